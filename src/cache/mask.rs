@@ -1,0 +1,67 @@
+//! Masks for ggml's attention operations: f16, 0 where a token sees an entry, a bias for prototypes, -inf elsewhere.
+//!
+//! The attention kernel of `ggml::attention` needs none; these serve batches over a dense cache and devices.
+
+use super::{KvCache, Layout};
+use crate::ggml::Type;
+
+const SEEN: u16 = 0;
+/// Minus infinity as f16.
+const HIDDEN: u16 = 0xfc00;
+
+impl KvCache {
+    /// Entries a mask covers for a batch that ends before position `end`: a multiple of 256, so that shapes seldom change.
+    pub fn n_kv(&self, end: usize) -> usize {
+        end.next_multiple_of(256).min(self.options.n_ctx)
+    }
+
+    /// Causal mask of a dense layer. Shapes: `{n_kv, pos.len()}`.
+    pub fn mask_dense(&self, pos: &[u32], n_kv: usize) -> Vec<u16> {
+        let mut out = vec![HIDDEN; n_kv * pos.len()];
+        for (row, &p) in out.chunks_exact_mut(n_kv).zip(pos) {
+            row[..=p as usize].fill(SEEN);
+        }
+        out
+    }
+
+    /// Mask of a sliding-window layer after the batch was stored. Shapes: `{n_ring, pos.len()}`.
+    pub fn mask_ring(&self, pos: &[u32]) -> Vec<u16> {
+        let ring = self.n_ring();
+        let mut out = vec![HIDDEN; ring * pos.len()];
+        for (row, &p) in out.chunks_exact_mut(ring).zip(pos) {
+            let p = p as usize;
+            for seen in (p + 1).saturating_sub(self.n_swa)..=p {
+                row[seen % ring] = SEEN;
+            }
+        }
+        out
+    }
+
+    /// Mask of one head of a pool for `n_tokens` tokens from `n_past` on. Shapes: `{n_view, n_tokens}`.
+    pub fn mask_pool(&self, il: usize, g: usize, n_tokens: usize, n_view: usize) -> Vec<u16> {
+        let layer = &self.layers[il];
+        let Layout::Pool(heads) = &layer.layout else { return Vec::new() };
+        let (row, n) = (heads[g].row, self.n_entries(il, g));
+        let mut first = vec![SEEN; n];
+        if let Some(bias) = layer.bias.get(row..row + heads[g].n_entries) {
+            let mut bytes = vec![0u8; bias.len() * 2];
+            if Type::F16.from_f32(bias, bias.len(), &mut bytes) {
+                for (f, b) in first.iter_mut().zip(bytes.chunks_exact(2)) {
+                    *f = u16::from_le_bytes([b[0], b[1]]);
+                }
+            }
+        }
+        let mut out = vec![HIDDEN; n_view * n_tokens];
+        for (j, line) in out.chunks_exact_mut(n_view).enumerate() {
+            line[..n].copy_from_slice(&first);
+            line[n..=n + j].fill(SEEN);
+        }
+        out
+    }
+
+    /// Rows of a view of one head of a pool for `n_tokens` more tokens: a multiple of 256 where the pool is long enough.
+    pub fn n_view(&self, il: usize, g: usize, n_tokens: usize) -> usize {
+        let Layout::Pool(heads) = &self.layers[il].layout else { return 0 };
+        (self.n_entries(il, g) + n_tokens).next_multiple_of(256).min(self.layers[il].n_rows() - heads[g].row)
+    }
+}

@@ -1,0 +1,278 @@
+//! The KV cache (stage 4 of the flow): dense while the prompt is read, a ragged pool per layer after the pass.
+//!
+//! Positions are not entries: `n_past` counts tokens (the next RoPE position), the entries of a head are what it holds.
+//! Every layer is one K and one V tensor of rows, `{head_dim, n_rows}`, in a buffer of its own, so that a layer can be freed alone.
+//! Dense: row `g * n_ctx + pos`. Sliding window: row `g * n_ring + pos % n_ring`. Pool: each head owns a run of rows.
+
+pub mod mask;
+pub mod memory;
+pub mod plan;
+pub mod rewrite;
+pub mod rope;
+pub mod source;
+pub mod view;
+
+
+use crate::error::{Error, Result};
+use crate::ggml::{BufferType, Chunk, Context, HeadSpan, LayerSpans, Tensor, Type};
+use crate::model::Hparams;
+use std::sync::Arc;
+
+/// How the rows of a layer are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Every token has a row in every head.
+    Dense,
+    /// Only the last tokens have one (sliding-window layers).
+    Ring,
+    /// What the pass left, then the tokens since.
+    Pool(Vec<PoolHead>),
+}
+
+/// The run of rows of one KV head in a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolHead {
+    /// First row.
+    pub row: usize,
+    /// Entries that the pass left.
+    pub n_entries: usize,
+    /// Rows the head may use.
+    pub capacity: usize,
+}
+
+/// K and V of one layer.
+pub struct LayerCache {
+    /// Owns the memory of `k` and `v`.
+    ctx: Context,
+    /// Shapes: `{head_dim_k, n_rows}`.
+    pub k: Tensor,
+    /// Shapes: `{head_dim_v, n_rows}`.
+    pub v: Tensor,
+    /// What the attention kernel reads beside the tensors.
+    pub spans: Arc<LayerSpans>,
+    /// How the rows are used.
+    pub layout: Layout,
+    /// Logit biases of the entries that the pass left, by pool row; empty when all are 0.
+    pub bias: Vec<f32>,
+}
+
+/// Sizes and types of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOptions {
+    /// Tokens it can hold.
+    pub n_ctx: usize,
+    /// Tokens of the largest batch; a ring must hold them beside the window.
+    pub n_ubatch: usize,
+    /// Type of the keys.
+    pub ty_k: Type,
+    /// Type of the values.
+    pub ty_v: Type,
+}
+
+/// The cache of all layers.
+pub struct KvCache {
+    /// One per layer.
+    pub layers: Vec<LayerCache>,
+    options: CacheOptions,
+    n_head_kv: usize,
+    head_dim_k: usize,
+    head_dim_v: usize,
+    n_swa: usize,
+    n_past: usize,
+    n_prompt: usize,
+    version: u64,
+}
+
+impl KvCache {
+    /// An empty dense cache for a model.
+    ///
+    /// # Errors
+    /// When rows are no multiple of the type's block size, or the memory cannot be had.
+    pub fn new(hp: &Hparams, options: CacheOptions, buft: BufferType) -> Result<KvCache> {
+        for (dim, ty, what) in [(hp.head_dim_k, options.ty_k, "-ctk"), (hp.head_dim_v, options.ty_v, "-ctv")] {
+            if dim % ty.block_size() != 0 {
+                return Err(Error::Usage(format!("{what} {ty} needs heads of a multiple of {} numbers; this model has {dim}; use f16", ty.block_size())));
+            }
+        }
+        let mut cache = KvCache {
+            layers: Vec::with_capacity(hp.n_layer),
+            options,
+            n_head_kv: hp.n_head_kv,
+            head_dim_k: hp.head_dim_k,
+            head_dim_v: hp.head_dim_v,
+            n_swa: hp.n_swa,
+            n_past: 0,
+            n_prompt: 0,
+            version: 0,
+        };
+        for il in 0..hp.n_layer {
+            let (n, layout) = if hp.swa[il] { (cache.n_ring(), Layout::Ring) } else { (options.n_ctx, Layout::Dense) };
+            let layer = cache.new_layer(il, n * hp.n_head_kv, layout, buft)?;
+            cache.layers.push(layer);
+        }
+        Ok(cache)
+    }
+
+    fn new_layer(&self, il: usize, n_rows: usize, layout: Layout, buft: BufferType) -> Result<LayerCache> {
+        let ctx = Context::new(4, 0)?;
+        let k = ctx.tensor(self.options.ty_k, &[self.head_dim_k, n_rows])?.named(&format!("cache_k_l{il}"));
+        let v = ctx.tensor(self.options.ty_v, &[self.head_dim_v, n_rows])?.named(&format!("cache_v_l{il}"));
+        ctx.allocate(buft)?;
+        ctx.clear();
+        Ok(LayerCache { ctx, k, v, spans: LayerSpans::new(), layout, bias: Vec::new() })
+    }
+
+    /// Bytes a cache of these sizes will occupy, before it is made.
+    pub fn bytes_needed(hp: &Hparams, options: &CacheOptions) -> u64 {
+        let ring = ring_rows(hp.n_swa, options);
+        let row = options.ty_k.row_size(hp.head_dim_k) + options.ty_v.row_size(hp.head_dim_v);
+        hp.swa.iter().map(|&swa| (if swa { ring } else { options.n_ctx } * hp.n_head_kv * row) as u64).sum()
+    }
+
+    /// Rows of a head of a sliding-window layer.
+    pub fn n_ring(&self) -> usize {
+        ring_rows(self.n_swa, &self.options)
+    }
+
+    /// Sizes and types.
+    pub fn options(&self) -> &CacheOptions {
+        &self.options
+    }
+
+    /// KV heads of a layer.
+    pub fn n_head_kv(&self) -> usize {
+        self.n_head_kv
+    }
+
+    /// Tokens seen so far: the position of the next one.
+    pub fn n_past(&self) -> usize {
+        self.n_past
+    }
+
+    /// Changes whenever tensors are replaced, so that graphs over the old ones are not used again.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether the pass has run.
+    pub fn is_compressed(&self) -> bool {
+        self.layers.iter().any(|l| matches!(l.layout, Layout::Pool(_)))
+    }
+
+    /// Bytes of all buffers and biases.
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().map(|l| l.bytes()).sum()
+    }
+
+    /// Tokens that still fit before [`KvCache::n_past`] reaches the context or a pool is full.
+    pub fn room(&self) -> usize {
+        let pool = self.layers.iter().filter_map(|l| match &l.layout {
+            Layout::Pool(heads) => heads.iter().map(|h| h.capacity - h.n_entries - self.n_since()).min(),
+            _ => None,
+        });
+        pool.chain([self.options.n_ctx - self.n_past]).min().unwrap_or(0)
+    }
+
+    /// Tokens since the pass.
+    fn n_since(&self) -> usize {
+        self.n_past - self.n_prompt
+    }
+
+    /// Entries of a head that a token sees before it is added itself.
+    pub fn n_entries(&self, il: usize, g: usize) -> usize {
+        match &self.layers[il].layout {
+            Layout::Dense => self.n_past,
+            Layout::Ring => self.n_past.min(self.n_swa.saturating_sub(1)),
+            Layout::Pool(heads) => heads[g].n_entries + self.n_since(),
+        }
+    }
+
+    /// Forgets the tokens from `n_past` on.
+    ///
+    /// # Errors
+    /// When the pass has already merged some of them, or a sliding window has dropped what would become visible again.
+    pub fn truncate(&mut self, n_past: usize) -> Result<()> {
+        let dropped = self.n_past.saturating_sub(n_past);
+        if n_past < self.n_prompt {
+            return Err(Error::Context { what: format!("the first {} tokens are compressed and cannot be taken back", self.n_prompt) });
+        }
+        let has_ring = self.layers.iter().any(|l| l.layout == Layout::Ring);
+        if has_ring && n_past > 0 && self.n_past > self.n_ring() && dropped + self.n_swa > self.n_ring() {
+            return Err(Error::Context { what: format!("{dropped} tokens cannot be taken back from a sliding window of {}", self.n_swa) });
+        }
+        self.n_past = self.n_past.min(n_past);
+        Ok(())
+    }
+
+    /// The row of each (token, head) of a batch at `pos`, for `set_rows`. Shapes: `{n_head_kv, n_tokens, n_layer}`, heads innermost.
+    pub fn rows(&self, pos: &[u32]) -> Vec<i64> {
+        let mut out = Vec::with_capacity(self.layers.len() * pos.len() * self.n_head_kv);
+        for layer in &self.layers {
+            for &p in pos {
+                for g in 0..self.n_head_kv {
+                    let p = p as usize;
+                    let row = match &layer.layout {
+                        Layout::Dense => g * self.options.n_ctx + p,
+                        Layout::Ring => g * self.n_ring() + p % self.n_ring(),
+                        Layout::Pool(heads) => heads[g].row + heads[g].n_entries + (p - self.n_prompt),
+                    };
+                    out.push(row as i64);
+                }
+            }
+        }
+        out
+    }
+
+    /// Tells the attention kernel which rows the next tokens see; they start at `n_past`.
+    pub fn set_spans(&self) {
+        for layer in &self.layers {
+            let heads: Vec<HeadSpan> = (0..self.n_head_kv).map(|g| self.span(layer, g)).collect();
+            layer.spans.set(&heads);
+        }
+    }
+
+    fn span(&self, layer: &LayerCache, g: usize) -> HeadSpan {
+        let none = Chunk::default();
+        match &layer.layout {
+            Layout::Dense => {
+                let row = g * self.options.n_ctx;
+                HeadSpan { past: [Chunk { row, n: self.n_past }, none], new_row: row + self.n_past }
+            }
+            Layout::Pool(heads) => {
+                let (row, n) = (heads[g].row, heads[g].n_entries + self.n_since());
+                HeadSpan { past: [Chunk { row, n }, none], new_row: row + n }
+            }
+            Layout::Ring => {
+                let (ring, base) = (self.n_ring(), g * self.n_ring());
+                let n = self.n_past.min(self.n_swa - 1);
+                let (from, to) = ((self.n_past - n) % ring, self.n_past % ring);
+                let past = match from + n <= ring {
+                    true => [Chunk { row: base + from, n }, none],
+                    false => [Chunk { row: base + from, n: ring - from }, Chunk { row: base, n: n - (ring - from) }],
+                };
+                HeadSpan { past, new_row: base + to }
+            }
+        }
+    }
+
+    /// Counts `n` tokens that a graph has just added.
+    pub fn advance(&mut self, n: usize) {
+        self.n_past += n;
+    }
+}
+
+fn ring_rows(n_swa: usize, options: &CacheOptions) -> usize {
+    (n_swa + options.n_ubatch).next_multiple_of(256).min(options.n_ctx.max(1))
+}
+
+impl LayerCache {
+    /// Bytes of its buffers and biases.
+    pub fn bytes(&self) -> u64 {
+        (self.ctx.buffer_bytes() + self.spans.bias_bytes()) as u64
+    }
+
+    /// Rows over all heads.
+    pub fn n_rows(&self) -> usize {
+        self.k.ne()[1]
+    }
+}

@@ -1,0 +1,183 @@
+//! Carrying out a plan: a dense layer becomes a pool of its chosen entries, in a buffer of its size, and the old one is freed.
+//!
+//! One layer at a time, so that memory never exceeds the full cache and one layer's pool. Entries go straight to the new
+//! buffer: moving them to the front of the old one first would only add a copy. Bytes of exact tokens are copied as they are.
+
+use super::plan::{HeadPlan, LayerPlan, Row};
+use super::{KvCache, LayerCache, Layout, PoolHead};
+use crate::error::{Error, Result};
+use crate::ggml::{BufferType, Tensor};
+
+impl KvCache {
+    /// Replaces dense layer `plan.il` by its plan; tokens from `n_prompt` to `n_past` follow exactly, with room for `room` more.
+    ///
+    /// # Errors
+    /// When the plan refers to what does not exist, or the memory cannot be had; the layer is then unchanged.
+    pub fn rewrite(&mut self, plan: &LayerPlan, n_prompt: usize, room: usize, buft: BufferType) -> Result<()> {
+        let layer = &self.layers[plan.il];
+        if layer.layout != Layout::Dense || plan.heads.len() != self.n_head_kv || n_prompt > self.n_past {
+            return Err(Error::shape(format!("plan of layer {}", plan.il), format!("a dense layer and {} heads", self.n_head_kv), format!("{} heads", plan.heads.len())));
+        }
+        for head in &plan.heads {
+            head.check(n_prompt, self.head_dim_k, self.head_dim_v)?;
+        }
+        let n_since = self.n_past - n_prompt;
+        let mut row = 0;
+        let heads: Vec<PoolHead> = plan
+            .heads
+            .iter()
+            .map(|h| {
+                let head = PoolHead { row, n_entries: h.entries.len(), capacity: h.entries.len() + n_since + room };
+                row += head.capacity;
+                head
+            })
+            .collect();
+        let mut new = self.new_layer(plan.il, row, Layout::Pool(heads.clone()), buft)?;
+        let keys = |h: &HeadPlan| h.entries.iter().map(|e| e.key).collect::<Vec<_>>();
+        let values = |h: &HeadPlan| h.entries.iter().map(|e| e.value).collect::<Vec<_>>();
+        let job = Move { heads: &heads, n_ctx: self.options.n_ctx, n_prompt, n_since };
+        job.run(&layer.k, &new.k, plan.heads.iter().map(|h| (keys(h), &h.new_keys[..])))?;
+        job.run(&layer.v, &new.v, plan.heads.iter().map(|h| (values(h), &h.new_values[..])))?;
+        if plan.heads.iter().flat_map(|h| &h.entries).any(|e| e.bias != 0.0) {
+            new.bias = vec![0.0; row];
+            for (place, head) in heads.iter().zip(&plan.heads) {
+                for (b, e) in new.bias[place.row..].iter_mut().zip(&head.entries) {
+                    *b = e.bias;
+                }
+            }
+            new.spans.set_bias(new.bias.clone());
+        }
+        self.n_prompt = n_prompt;
+        self.version += 1;
+        self.layers[plan.il] = new;
+        Ok(())
+    }
+
+    /// Gives every pool room for `room` more tokens.
+    ///
+    /// # Errors
+    /// When the memory cannot be had; pools already enlarged stay so.
+    pub fn grow(&mut self, room: usize, buft: BufferType) -> Result<()> {
+        let n_since = self.n_past - self.n_prompt;
+        for il in 0..self.layers.len() {
+            let Layout::Pool(old) = self.layers[il].layout.clone() else { continue };
+            let mut row = 0;
+            let heads: Vec<PoolHead> = old
+                .iter()
+                .map(|h| {
+                    let head = PoolHead { row, capacity: h.n_entries + n_since + room, ..*h };
+                    row += head.capacity;
+                    head
+                })
+                .collect();
+            let mut new = self.new_layer(il, row, Layout::Pool(heads.clone()), buft)?;
+            let layer = &self.layers[il];
+            for (from, to) in [(&layer.k, &new.k), (&layer.v, &new.v)] {
+                let stride = from.ty().row_size(from.ne()[0]);
+                for (a, b) in old.iter().zip(&heads) {
+                    let mut bytes = vec![0u8; (a.n_entries + n_since) * stride];
+                    from.read(a.row * stride, &mut bytes)?;
+                    to.write(b.row * stride, &bytes)?;
+                }
+            }
+            if !layer.bias.is_empty() {
+                new.bias = vec![0.0; row];
+                for (a, b) in old.iter().zip(&heads) {
+                    new.bias[b.row..b.row + a.n_entries].copy_from_slice(&layer.bias[a.row..a.row + a.n_entries]);
+                }
+                new.spans.set_bias(new.bias.clone());
+            }
+            self.version += 1;
+            self.layers[il] = new;
+        }
+        Ok(())
+    }
+}
+
+/// Where the rows of a layer come from and go to.
+struct Move<'a> {
+    heads: &'a [PoolHead],
+    n_ctx: usize,
+    n_prompt: usize,
+    n_since: usize,
+}
+
+impl Move<'_> {
+    /// Copies the rows of one tensor. `plans`: per head the sources and the new rows `{dim, n_new}`.
+    fn run<'p>(&self, from: &Tensor, to: &Tensor, plans: impl Iterator<Item = (Vec<Row>, &'p [f32])>) -> Result<()> {
+        let dim = from.ne()[0];
+        let stride = from.ty().row_size(dim);
+        let mut old = Vec::new();
+        for (g, (rows, new)) in plans.enumerate() {
+            let n_used = self.n_prompt + self.n_since;
+            old.resize(n_used * stride, 0);
+            from.read(g * self.n_ctx * stride, &mut old)?;
+            let mut converted = vec![0u8; new.len() / dim * stride];
+            if !new.is_empty() && !from.ty().from_f32(new, dim, &mut converted) {
+                return Err(Error::unsupported("KV cache type for new entries", from.ty().name()));
+            }
+            let mut out = Vec::with_capacity((rows.len() + self.n_since) * stride);
+            for row in rows {
+                let (source, r) = match row {
+                    Row::Token(t) => (&old, t as usize),
+                    Row::New(r) => (&converted, r as usize),
+                };
+                out.extend_from_slice(&source[r * stride..(r + 1) * stride]);
+            }
+            out.extend_from_slice(&old[self.n_prompt * stride..n_used * stride]);
+            to.write(self.heads[g].row * stride, &out)?;
+        }
+        Ok(())
+    }
+}
+
+impl KvCache {
+    /// Bytes of pool rows that hold nothing yet.
+    pub fn bytes_of_room(&self) -> u64 {
+        let n_since = self.n_past - self.n_prompt;
+        let bytes = |l: &LayerCache| match &l.layout {
+            Layout::Pool(heads) => {
+                let free: usize = heads.iter().map(|h| h.capacity - h.n_entries - n_since).sum();
+                free * (l.k.nb()[1] + l.v.nb()[1])
+            }
+            _ => 0,
+        };
+        self.layers.iter().map(|l| bytes(l) as u64).sum()
+    }
+
+    /// A dense copy, for measurements that compress one state several times.
+    ///
+    /// # Errors
+    /// When the pass has run, or the memory cannot be had.
+    pub fn duplicate(&self, buft: BufferType) -> Result<KvCache> {
+        let mut layers = Vec::with_capacity(self.layers.len());
+        for (il, l) in self.layers.iter().enumerate() {
+            if matches!(l.layout, Layout::Pool(_)) {
+                return Err(Error::unsupported("copying", "a compressed cache"));
+            }
+            let new = self.new_layer(il, l.n_rows(), l.layout.clone(), buft)?;
+            for (from, to) in [(&l.k, &new.k), (&l.v, &new.v)] {
+                match from.host_bytes() {
+                    Some(bytes) => to.write(0, bytes)?,
+                    None => {
+                        let mut bytes = vec![0u8; from.n_bytes()];
+                        from.read(0, &mut bytes)?;
+                        to.write(0, &bytes)?;
+                    }
+                }
+            }
+            layers.push(new);
+        }
+        Ok(KvCache { layers, version: self.version + 1, ..*self })
+    }
+}
+
+impl LayerCache {
+    /// Entries that the pass left in each head; empty before it.
+    pub fn pool_entries(&self) -> Vec<usize> {
+        match &self.layout {
+            Layout::Pool(heads) => heads.iter().map(|h| h.n_entries).collect(),
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The read-only host view of a filled KV cache that a compression method works on (stage 4 of the flow).
+//!
+//! Pure Rust over `f32`: no ggml type appears here, so methods are tested on plain vectors and run under Miri.
+//! Layers are numbered as in the model (`il`); only the layers in [`View::layers`] may be compressed
+//! (sliding-window layers already hold a bounded cache and stay as they are).
+
+use super::rope::Rope;
+use crate::error::Result;
+
+/// Where a view takes keys, values and weights from: the real cache, or vectors in a test.
+pub trait Source: Sync {
+    /// Writes the keys of KV head `g` of layer `il`, as cached (rotated), dequantised.
+    ///
+    /// Shapes: `out: {head_dim_k, n_tokens}`, for the tokens `first..first + out.len() / head_dim_k`.
+    ///
+    /// # Errors
+    /// When the backend cannot be read.
+    fn keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()>;
+
+    /// Writes the values of KV head `g` of layer `il`. Shapes: `out: {head_dim_v, n_tokens}`, as [`Source::keys`].
+    ///
+    /// # Errors
+    /// When the backend cannot be read.
+    fn values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()>;
+
+    /// The slice of the attention output matrix that query head `h` of layer `il` feeds.
+    ///
+    /// Shapes: `{n_embd, head_dim_v}` (column `d` is what one unit of output component `d` adds to the residual stream).
+    ///
+    /// # Errors
+    /// When the weights cannot be read.
+    fn output_weight(&self, il: usize, h: usize) -> Result<Vec<f32>>;
+
+    /// Attention queries of `tokens` of the prompt, decoded again at their own positions against the full cache.
+    ///
+    /// Shapes: per layer of the model `{head_dim_k, n_head, tokens.len()}`, rotated, unscaled.
+    ///
+    /// # Errors
+    /// When the source cannot decode (a saved cache without its model).
+    fn queries_of(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>>;
+}
+
+/// What a probe query is (which part of the text it stands for).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// One of the last queries of the prompt.
+    Window,
+    /// A query of a token decoded from the full cache after the prompt: it shows what the answer reads.
+    Lookahead,
+    /// A query from the middle of the prompt: it stands for what later text may read.
+    Sample,
+}
+
+/// One probe: all its queries share kind and position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// What the probe stands for.
+    pub kind: ProbeKind,
+    /// The position its cached queries are rotated to.
+    pub pos: u32,
+}
+
+/// The queries that were tapped during prefill and lookahead.
+#[derive(Clone, Debug, Default)]
+pub struct Probes {
+    /// One entry per probe, in the order of the queries: window (ascending), samples (ascending), lookahead (ascending).
+    pub list: Vec<Probe>,
+    /// Per layer of the model `{head_dim_k, n_head, n_probe}`, rotated to [`Probe::pos`], unscaled; empty where the layer was not tapped.
+    pub queries: Vec<Vec<f32>>,
+    /// Keys of the lookahead tokens, per layer `{head_dim_k, n_head_kv, n_lookahead}`, rotated; the share of attention that
+    /// falls on the context is measured against them.
+    pub lookahead_keys: Vec<Vec<f32>>,
+}
+
+/// Hidden states at sampled layers, projected to few dimensions (the cosine between them is all the slots need).
+#[derive(Clone, Debug, Default)]
+pub struct Hidden {
+    /// Per sampled layer `{n_proj, n_tokens}`.
+    pub layers: Vec<Vec<f32>>,
+    /// Dimensions of the projection.
+    pub n_proj: usize,
+}
+
+/// A filled KV cache, seen from the host.
+pub struct View<'a> {
+    /// Where keys and values come from.
+    pub source: &'a dyn Source,
+    /// Number of layers of the model.
+    pub n_layer: usize,
+    /// Layers that may be compressed, ascending.
+    pub layers: &'a [usize],
+    /// Query heads.
+    pub n_head: usize,
+    /// KV heads.
+    pub n_head_kv: usize,
+    /// Length of a key.
+    pub head_dim_k: usize,
+    /// Length of a value.
+    pub head_dim_v: usize,
+    /// Tokens of the prompt that are in the cache; entry `t` of every head is the token at position `t`.
+    pub n_tokens: usize,
+    /// Factor on `q.k` before the softmax (1/sqrt(d) in most models).
+    pub kq_scale: f32,
+    /// Logit soft-cap of the attention, 0 = none (`cap * tanh(s / cap)`).
+    pub logit_softcap: f32,
+    /// How the model rotates each layer, indexed by `il`.
+    pub rope: &'a [Rope],
+    /// Tapped queries.
+    pub probes: &'a Probes,
+    /// Projected hidden states; empty unless the method asked for them.
+    pub hidden: &'a Hidden,
+    /// Surprisal of each prompt token in nats; empty unless the method asked for it.
+    pub surprisal: &'a [f32],
+}
+
+impl View<'_> {
+    /// Query heads that share one KV head.
+    pub fn n_group(&self) -> usize {
+        self.n_head / self.n_head_kv
+    }
+
+    /// All keys of a head. Shapes: `{head_dim_k, n_tokens}`.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn keys(&self, il: usize, g: usize) -> Result<Vec<f32>> {
+        let mut out = vec![0.0; self.head_dim_k * self.n_tokens];
+        self.source.keys(il, g, 0, &mut out)?;
+        Ok(out)
+    }
+
+    /// All values of a head. Shapes: `{head_dim_v, n_tokens}`.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn values(&self, il: usize, g: usize) -> Result<Vec<f32>> {
+        let mut out = vec![0.0; self.head_dim_v * self.n_tokens];
+        self.source.values(il, g, 0, &mut out)?;
+        Ok(out)
+    }
+
+    /// The query of probe `p` and query head `h` in layer `il`. Shapes: `{head_dim_k}`.
+    pub fn query(&self, il: usize, p: usize, h: usize) -> &[f32] {
+        let at = (p * self.n_head + h) * self.head_dim_k;
+        &self.probes.queries[il][at..at + self.head_dim_k]
+    }
+}

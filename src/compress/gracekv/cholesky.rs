@@ -1,0 +1,145 @@
+//! Symmetric positive (semi)definite systems: the linear algebra of steps 3 to 5.
+//!
+//! Blocked, so that nearly all of the work is products of matrices; only lower triangles are read and written.
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{s, Array2, ArrayView2, ArrayViewMut2};
+
+/// Columns that are factored by scalar code before one product updates the rest.
+const BLOCK: usize = 32;
+
+/// Replaces symmetric `a` by its lower factor, `a = L L'`; the upper triangle becomes 0.
+///
+/// A column whose pivot is not above 1e-6 of the largest diagonal value becomes 0: what is left of it is rounding.
+pub fn factor_semidefinite(a: &mut Array2<f32>) {
+    let largest = a.diag().fold(0.0f32, |m, &v| if v > m { v } else { m });
+    factor(a, 1e-6 * largest);
+}
+
+/// Solves `a x = b` for positive definite `a`, which is destroyed; `b` becomes `x`. False when `a` is singular or not finite.
+///
+/// Shapes: `a: {n, n}`, `b: {n_rhs, n}`.
+pub fn solve(a: &mut Array2<f32>, b: &mut Array2<f32>) -> bool {
+    if !factor(a, 0.0) {
+        return false;
+    }
+    substitute_forward(a.view(), b);
+    substitute_backward(a.view(), b);
+    b.iter().all(|x| x.is_finite())
+}
+
+/// Cholesky's factorisation; false when a pivot was not above `min_pivot` (its column is then 0).
+fn factor(a: &mut Array2<f32>, min_pivot: f32) -> bool {
+    let n = a.nrows();
+    let mut definite = true;
+    for first in (0..n).step_by(BLOCK) {
+        let last = n.min(first + BLOCK);
+        definite &= factor_columns(a.slice_mut(s![first.., first..last]), min_pivot);
+        let (left, mut right) = a.view_mut().split_at(ndarray::Axis(1), last);
+        let panel = left.slice(s![last.., first..last]);
+        let mut rest = right.slice_mut(s![last.., ..]);
+        general_mat_mul(-1.0, &panel, &panel.t(), 1.0, &mut rest);
+    }
+    for i in 0..n {
+        a.slice_mut(s![i, i + 1..]).fill(0.0);
+    }
+    definite
+}
+
+/// Factors the first columns of a matrix, given all its rows in these columns.
+fn factor_columns(mut a: ArrayViewMut2<f32>, min_pivot: f32) -> bool {
+    let mut definite = true;
+    for j in 0..a.ncols() {
+        let (done, mut open) = a.view_mut().split_at(ndarray::Axis(0), j + 1);
+        let (pivot_row, mut done) = (done.slice(s![j, ..j]).to_owned(), done);
+        let pivot = done[[j, j]] - pivot_row.dot(&pivot_row);
+        let scale = if pivot > min_pivot && pivot.is_finite() { 1.0 / pivot.sqrt() } else { 0.0 };
+        definite &= scale > 0.0;
+        done[[j, j]] = pivot.max(0.0) * scale;
+        for mut row in open.rows_mut() {
+            let sum = row[j] - row.slice(s![..j]).dot(&pivot_row);
+            row[j] = sum * scale;
+        }
+    }
+    definite
+}
+
+/// `b = L^-1 b`.
+fn substitute_forward(l: ArrayView2<f32>, b: &mut Array2<f32>) {
+    for first in (0..l.nrows()).step_by(BLOCK) {
+        let last = l.nrows().min(first + BLOCK);
+        let (done, mut open) = b.view_mut().split_at(ndarray::Axis(0), first);
+        general_mat_mul(
+            -1.0,
+            &l.slice(s![first..last, ..first]),
+            &done,
+            1.0,
+            &mut open.slice_mut(s![..last - first, ..]),
+        );
+        for i in first..last {
+            let (done, mut open) = open.view_mut().split_at(ndarray::Axis(0), i - first);
+            let mut row = open.row_mut(0);
+            for (x, &l) in done.rows().into_iter().zip(l.slice(s![i, first..i])) {
+                row.scaled_add(-l, &x);
+            }
+            row /= l[[i, i]];
+        }
+    }
+}
+
+/// `b = L'^-1 b`.
+fn substitute_backward(l: ArrayView2<f32>, b: &mut Array2<f32>) {
+    for first in (0..l.nrows()).step_by(BLOCK).rev() {
+        let last = l.nrows().min(first + BLOCK);
+        let (mut open, done) = b.view_mut().split_at(ndarray::Axis(0), last);
+        let mut block = open.slice_mut(s![first.., ..]);
+        general_mat_mul(-1.0, &l.slice(s![last.., first..last]).t(), &done, 1.0, &mut block);
+        for i in (first..last).rev() {
+            let (mut open, done) = block.view_mut().split_at(ndarray::Axis(0), i - first + 1);
+            let mut row = open.row_mut(i - first);
+            for (x, &l) in done.rows().into_iter().zip(l.slice(s![i + 1..last, i])) {
+                row.scaled_add(-l, &x);
+            }
+            row /= l[[i, i]];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::memory::Random;
+
+    fn random(rows: usize, cols: usize) -> Array2<f32> {
+        Array2::from_shape_vec((rows, cols), Random(rows as u64).vector(rows * cols, 1.0)).unwrap()
+    }
+
+    #[test]
+    fn solves_systems_of_every_size() {
+        for n in [1, 2, 31, 32, 33, 100, 200] {
+            let m = random(n, n);
+            let a = m.dot(&m.t()) + Array2::<f32>::eye(n) * (0.1 * n as f32);
+            let want = random(n, 5);
+            let mut x = a.dot(&want);
+            assert!(solve(&mut a.clone(), &mut x));
+            assert!((&x - &want).iter().all(|d| d.abs() < 1e-3), "{n}");
+        }
+    }
+
+    #[test]
+    fn factors_matrices_of_low_rank() {
+        let m = random(40, 7);
+        let a = m.dot(&m.t());
+        let mut l = a.clone();
+        factor_semidefinite(&mut l);
+        assert!((l.dot(&l.t()) - &a).iter().all(|d| d.abs() < 1e-3));
+    }
+
+    #[test]
+    fn refuses_what_is_singular_or_not_finite() {
+        let b = random(3, 2);
+        assert!(!solve(&mut Array2::zeros((3, 3)), &mut b.clone()));
+        assert!(!solve(&mut Array2::from_elem((3, 3), 1.0), &mut b.clone()));
+        assert!(!solve(&mut Array2::from_elem((3, 3), f32::NAN), &mut b.clone()));
+    }
+}

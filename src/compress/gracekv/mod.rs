@@ -1,0 +1,169 @@
+//! `gracekv`: exact tokens where the answer reads, fitted prototypes for all the rest (stage 5, the default method).
+//!
+//! Source: GraceKV (arXiv 2608.07001), whose resolution (exact tokens) and coverage (merged entries) share one budget.
+//! Deviations, each measured to be better: probes include queries of decoded tokens; merged tokens are close in the metric
+//! of the queries, not in position; key, bias and value of an entry are fitted to the probes' attention instead of averaged;
+//! the values of all entries are refitted together. Steps: [`allocate`] 1 exact part, 2 prototypes per head;
+//! [`probe`] attention of a head; [`cluster`] 3; [`fit`] 4; [`refit`] 5.
+
+pub mod allocate;
+pub mod cholesky;
+pub mod cluster;
+pub mod fit;
+pub mod probe;
+pub mod refit;
+#[cfg(test)]
+mod tests;
+
+use rayon::prelude::*;
+
+use self::allocate::HeadChoice;
+use self::fit::Prototype;
+use self::probe::Head;
+use super::score::matrix;
+use super::{Allocation, Budget, Method, Needs};
+use crate::cache::plan::{Entry, HeadPlan, LayerPlan, Row};
+use crate::cache::view::View;
+use crate::error::Result;
+
+/// Parameters of the method.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Share of an even division of the exact entries that every head gets whatever its scores are.
+    pub floor: f32,
+    /// Share of the budget that prototypes get; 0 selects exact tokens only.
+    pub prototype_share: f32,
+    /// Steps of the clustering.
+    pub n_lloyd: usize,
+    /// Strength of the regularisation of fitted keys and values, relative to the mean of what it is added to.
+    pub ridge: f32,
+    /// Weight of a sampled probe; window and lookahead probes have the weight 1.
+    pub sample_weight: f32,
+    /// Fit the keys of prototypes; otherwise they are weighted means.
+    pub fit_key: bool,
+    /// Refit the values of all entries of a head together.
+    pub refit: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            floor: 0.2,
+            prototype_share: 0.2,
+            n_lloyd: 6,
+            ridge: 0.1,
+            sample_weight: 0.5,
+            fit_key: true,
+            refit: true,
+        }
+    }
+}
+
+/// The method.
+#[derive(Default)]
+pub struct GraceKv {
+    /// Parameters.
+    pub options: Options,
+}
+
+impl Method for GraceKv {
+    fn name(&self) -> &'static str {
+        "gracekv"
+    }
+
+    fn about(&self) -> &'static str {
+        "exact tokens where the answer reads, fitted prototypes for the rest, one budget (GraceKV, arXiv 2608.07001)"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs { n_window_query: 32, n_sample_query: 64, lookahead: true, ..Needs::default() }
+    }
+
+    fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
+        let heads = allocate::allocate(view, budget, &self.options)?;
+        let (layers, n_head_kv, n_tokens) = (view.layers.to_vec(), view.n_head_kv, view.n_tokens);
+        Ok(Box::new(Fitted { options: self.options.clone(), layers, n_head_kv, n_tokens, heads }))
+    }
+}
+
+/// What every head gets.
+struct Fitted {
+    options: Options,
+    layers: Vec<usize>,
+    n_head_kv: usize,
+    n_tokens: usize,
+    heads: Vec<HeadChoice>,
+}
+
+impl Fitted {
+    fn heads(&self, il: usize) -> &[HeadChoice] {
+        match self.layers.iter().position(|&l| l == il) {
+            Some(i) => &self.heads[i * self.n_head_kv..(i + 1) * self.n_head_kv],
+            None => &[],
+        }
+    }
+}
+
+impl Allocation for Fitted {
+    fn layer(&self, view: &View, il: usize) -> Result<LayerPlan> {
+        let heads = self.heads(il).par_iter().enumerate();
+        let heads = heads.map(|(g, choice)| plan_head(view, il, g, choice, &self.options)).collect::<Result<_>>()?;
+        Ok(LayerPlan { il, heads })
+    }
+
+    fn n_entries(&self, il: usize) -> Vec<usize> {
+        self.heads(il).iter().map(|head| head.kept.len() + head.n_prototype).collect()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let count = |f: fn(&HeadChoice) -> usize| self.heads.iter().map(|head| f(head) as u64).sum::<u64>();
+        let n_exact = count(|head| head.kept.len());
+        let n_merged = (self.heads.len() * self.n_tokens) as u64 - n_exact;
+        vec![("exact", n_exact), ("prototype", count(|head| head.n_prototype)), ("not_exact", n_merged)]
+    }
+}
+
+/// Steps 3 to 5 for one head.
+fn plan_head(view: &View, il: usize, g: usize, choice: &HeadChoice, options: &Options) -> Result<HeadPlan> {
+    let evicted = choice.evicted(view.n_tokens);
+    if evicted.is_empty() || (choice.n_prototype == 0 && !options.refit) {
+        return Ok(HeadPlan::keep(choice.kept.iter().copied()));
+    }
+    let head = Head::observe(view, il, g, options.sample_weight)?;
+    let prototypes = match choice.n_prototype {
+        0 => Vec::new(),
+        n => {
+            let cluster_of = cluster::cluster(&head, &evicted, n, options.n_lloyd);
+            fit::fit(&head, &evicted, &cluster_of, n, options)
+        }
+    };
+    assemble(&head, &choice.kept, &prototypes, options)
+}
+
+/// The plan of a head: exact tokens and clusters of one token in the order of the tokens, then the merged ones.
+fn assemble(head: &Head, kept: &[u32], prototypes: &[Prototype], options: &Options) -> Result<HeadPlan> {
+    let mut tokens: Vec<u32> = kept.iter().copied().chain(prototypes.iter().filter_map(|p| p.token)).collect();
+    tokens.sort_unstable();
+    let merged: Vec<&Prototype> = prototypes.iter().filter(|p| p.token.is_none()).collect();
+
+    let mut plan = HeadPlan::keep(tokens.iter().copied());
+    let (mut keys, mut values, mut bias) =
+        (head.rows(&head.keys, &tokens), head.rows(&head.values, &tokens), vec![0.0; tokens.len()]);
+    for (i, prototype) in (0..).zip(&merged) {
+        let (key, value) = (Row::New(i), Row::New(i));
+        plan.entries.push(Entry { key, value, bias: prototype.bias, n_tokens: prototype.n_tokens });
+        plan.new_keys.extend(&prototype.key);
+        plan.new_values.extend(&prototype.value);
+        bias.push(prototype.bias);
+    }
+    keys.extend(&plan.new_keys);
+    values.extend(&plan.new_values);
+    if options.refit {
+        let (keys, values) = (matrix(keys, head.keys.ncols())?, matrix(values, head.values.ncols())?);
+        if let Some(values) = refit::refit(head, &keys, &bias, values, options.ridge) {
+            (0..).zip(&mut plan.entries).for_each(|(i, entry)| entry.value = Row::New(i));
+            plan.new_values = values.into_iter().collect();
+        }
+    }
+    Ok(plan)
+}

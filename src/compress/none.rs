@@ -1,0 +1,32 @@
+//! `none`: keeps every entry, so that the pass itself can be run and measured at ratio 1 (stage 5).
+
+use super::select::Kept;
+use super::{Allocation, Budget, Method, Needs};
+use crate::cache::view::View;
+use crate::error::{Error, Result};
+
+/// The method.
+pub struct KeepAll;
+
+impl Method for KeepAll {
+    fn name(&self) -> &'static str {
+        "none"
+    }
+
+    fn about(&self) -> &'static str {
+        "every entry as it is; only for ratio 1"
+    }
+
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
+        let n_all = view.layers.len() * view.n_head_kv * view.n_tokens;
+        if budget.n_entries < n_all {
+            let what = format!("method 'none' keeps all {n_all} entries, but only {} are allowed", budget.n_entries);
+            return Err(Error::Budget { what });
+        }
+        Ok(Box::new(Kept::all(view)))
+    }
+}

@@ -1,0 +1,343 @@
+//! Runs batches through a model and its cache: splits them, fills inputs, keeps the graph from token to token, reads results.
+//!
+//! Between `model` and `session` in the flow. Source: llama.cpp `src/llama-context.cpp` (ubatches, graph reuse).
+
+use crate::cache::{CacheOptions, KvCache};
+use crate::error::{Error, Result};
+use crate::ggml::{Backend, BufferType, Context, Scheduler, Tensor, ThreadParams, Type};
+use crate::model::{graph_size, Attention, GraphSpec, Model, ModelGraph};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `-fa`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FlashAttn {
+    /// The fastest way for the batch and the device.
+    #[default]
+    Auto,
+    /// ggml's fused attention.
+    On,
+    /// Matrix products and softmax.
+    Off,
+}
+
+/// Sizes and threads of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Tokens the cache can hold.
+    pub n_ctx: usize,
+    /// Tokens of one graph.
+    pub n_ubatch: usize,
+    /// Threads when one token is decoded.
+    pub n_threads: usize,
+    /// Threads when many tokens are read.
+    pub n_threads_batch: usize,
+    /// How idle threads wait, priority and placement; its thread count is the larger of the two above.
+    pub threads: ThreadParams,
+    /// How attention is computed.
+    pub flash_attn: FlashAttn,
+    /// Type of cached keys.
+    pub ty_k: Type,
+    /// Type of cached values.
+    pub ty_v: Type,
+}
+
+/// Which tokens of a batch get logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// None: only the cache is filled.
+    Nothing,
+    /// The last one.
+    Last,
+    /// All.
+    All,
+}
+
+/// What a run has to record beside logits.
+#[derive(Clone, Debug, Default)]
+pub struct Taps {
+    /// Positions whose queries are kept, ascending.
+    pub queries: Vec<u32>,
+    /// Layers whose projected hidden states are kept.
+    pub hidden: Vec<usize>,
+}
+
+/// What a run has recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Recorded {
+    /// Positions of the kept queries.
+    pub pos: Vec<u32>,
+    /// Per layer `{head_dim_k, n_head, pos.len()}`, rotated, unscaled; empty for layers that slide.
+    pub queries: Vec<Vec<f32>>,
+    /// Per layer of [`Taps::hidden`] `{n_proj, n_tokens}`.
+    pub hidden: Vec<Vec<f32>>,
+}
+
+/// Dimensions that hidden states are projected to; cosines survive (Johnson-Lindenstrauss).
+pub const N_PROJ: usize = 64;
+
+/// A model with a cache, ready to run.
+pub struct Engine {
+    model: Arc<Model>,
+    options: EngineOptions,
+    sched: Scheduler,
+    /// The filled cache.
+    pub cache: KvCache,
+    kept: Option<ModelGraph>,
+    projection: Option<Tensor>,
+    /// Graphs that were run again without being built again.
+    pub n_reused: u64,
+}
+
+impl Engine {
+    /// An engine with an empty cache.
+    ///
+    /// # Errors
+    /// When the options do not fit each other or the model, or the memory cannot be had.
+    pub fn new(model: Arc<Model>, mut options: EngineOptions) -> Result<Engine> {
+        if options.flash_attn == FlashAttn::Off && options.ty_v.is_quantized() {
+            return Err(Error::Usage(format!("-ctv {} needs flash attention; use -fa on or auto instead of -fa off", options.ty_v)));
+        }
+        options.n_ubatch = options.n_ubatch.clamp(1, options.n_ctx.max(1));
+        options.threads.n_threads = options.n_threads.max(options.n_threads_batch).max(1);
+        let size = graph_size(&model.hp);
+        let sched = Scheduler::new(vec![Backend::cpu(&options.threads)?], size)?;
+        let cache = Self::new_cache(&model, &options, sched.cpu_buffer_type())?;
+        Ok(Engine { model, options, sched, cache, kept: None, projection: None, n_reused: 0 })
+    }
+
+    fn new_cache(model: &Model, o: &EngineOptions, buft: BufferType) -> Result<KvCache> {
+        KvCache::new(&model.hp, CacheOptions { n_ctx: o.n_ctx, n_ubatch: o.n_ubatch, ty_k: o.ty_k, ty_v: o.ty_v }, buft)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Sizes and threads.
+    pub fn options(&self) -> &EngineOptions {
+        &self.options
+    }
+
+    /// The kind of memory the cache lives in.
+    pub fn cache_buffer_type(&self) -> BufferType {
+        self.sched.cpu_buffer_type()
+    }
+
+    /// Bytes of the compute buffers.
+    pub fn compute_bytes(&self) -> usize {
+        self.sched.buffer_bytes()
+    }
+
+    /// Forgets everything; the cache is dense again.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub fn clear(&mut self) -> Result<()> {
+        if self.cache.is_compressed() {
+            self.drop_graph();
+            self.cache = Self::new_cache(&self.model, &self.options, self.sched.cpu_buffer_type())?;
+        }
+        self.cache.truncate(0)
+    }
+
+    /// Lets go of the kept graph, and with it of the cache tensors it refers to.
+    pub fn drop_graph(&mut self) {
+        self.kept = None;
+    }
+
+    /// Appends tokens to the cache. Gives the logits that were asked for, `{n_vocab, n}`, through `on_logits`, ubatch by ubatch:
+    /// the range of tokens of `tokens` they belong to, and the numbers.
+    ///
+    /// # Errors
+    /// When the tokens do not fit the context or are not of the vocabulary, or ggml fails.
+    pub fn decode(&mut self, tokens: &[u32], want: Want, taps: &Taps, record: &mut Recorded, mut on_logits: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>) -> Result<()> {
+        let room = self.cache.room();
+        if tokens.len() > room {
+            return Err(Error::Context { what: format!("{} tokens do not fit: {room} of the context of {} are left", tokens.len(), self.options.n_ctx) });
+        }
+        if let Some(bad) = tokens.iter().find(|&&t| t as usize >= self.model.hp.n_vocab) {
+            return Err(Error::Context { what: format!("token {bad} is not of the vocabulary of {}", self.model.hp.n_vocab) });
+        }
+        for at in (0..tokens.len()).step_by(self.options.n_ubatch) {
+            let part = &tokens[at..(at + self.options.n_ubatch).min(tokens.len())];
+            let is_last = at + part.len() == tokens.len();
+            let n_out = match want {
+                Want::All => part.len(),
+                Want::Last if is_last => 1,
+                _ => 0,
+            };
+            let pos: Vec<u32> = (0..part.len()).map(|j| (self.cache.n_past() + j) as u32).collect();
+            let mut logits = self.ubatch(part, &pos, n_out, taps, record)?;
+            self.cache.advance(part.len());
+            if n_out > 0 {
+                on_logits(at + part.len() - n_out..at + part.len(), &mut logits)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends tokens and gives the logits of the last one. Shapes: `{n_vocab}`.
+    ///
+    /// # Errors
+    /// As [`Engine::decode`].
+    pub fn decode_last(&mut self, tokens: &[u32], taps: &Taps, record: &mut Recorded) -> Result<Vec<f32>> {
+        let mut out = Vec::new();
+        self.decode(tokens, Want::Last, taps, record, |_, logits| {
+            out = logits.to_vec();
+            Ok(())
+        })?;
+        Ok(out)
+    }
+
+    /// Queries of tokens that are in the dense cache, decoded again at their own positions. Shapes: per layer `{head_dim_k, n_head, n}`.
+    ///
+    /// # Errors
+    /// When the cache is no longer dense, or has layers whose window has dropped what the tokens saw.
+    pub fn queries_at(&mut self, tokens: &[u32], pos: &[u32]) -> Result<Vec<Vec<f32>>> {
+        let dense = self.cache.layers.iter().all(|l| l.layout == crate::cache::Layout::Dense);
+        if !dense || pos.iter().any(|&p| p as usize >= self.cache.n_past()) || tokens.len() != pos.len() {
+            return Err(Error::unsupported("decoding again", "a cache that does not hold the whole context"));
+        }
+        let mut record = Recorded::default();
+        for (t, p) in tokens.chunks(self.options.n_ubatch).zip(pos.chunks(self.options.n_ubatch)) {
+            self.ubatch(t, p, 0, &Taps { queries: p.to_vec(), hidden: Vec::new() }, &mut record)?;
+        }
+        Ok(record.queries)
+    }
+
+    fn attention(&self, n_tokens: usize, appends: bool) -> Attention {
+        let by_ggml = if self.options.flash_attn == FlashAttn::Off { Attention::Explicit } else { Attention::Flash };
+        match self.options.flash_attn {
+            FlashAttn::Auto if appends && (n_tokens == 1 || (self.cache.is_compressed() && !self.has_ring())) => Attention::Kernel,
+            _ => by_ggml,
+        }
+    }
+
+    fn has_ring(&self) -> bool {
+        self.cache.layers.iter().any(|l| l.layout == crate::cache::Layout::Ring)
+    }
+
+    fn ubatch(&mut self, tokens: &[u32], pos: &[u32], n_out: usize, taps: &Taps, record: &mut Recorded) -> Result<Vec<f32>> {
+        let appends = pos.first().is_some_and(|&p| p as usize == self.cache.n_past());
+        let tap_ids: Vec<i32> = (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
+        let attention = self.attention(tokens.len(), appends);
+        let end = pos.iter().max().map_or(0, |&p| p as usize + 1);
+        let spec = GraphSpec {
+            n_tokens: tokens.len(),
+            n_out,
+            n_tap: tap_ids.len(),
+            hidden: taps.hidden.clone(),
+            attention,
+            n_kv: if attention == Attention::Kernel { 0 } else { self.cache.n_kv(end) },
+            version: self.cache.version(),
+        };
+        let mut g = self.graph_for(spec)?;
+        let result = self.run(&mut g, tokens, pos, &tap_ids, record);
+        self.kept = Some(g);
+        result
+    }
+
+    /// The kept graph when it fits, else a new one.
+    fn graph_for(&mut self, spec: GraphSpec) -> Result<ModelGraph> {
+        match self.kept.take() {
+            // The views of a pool that ggml's operations attend to grow with every token.
+            Some(g) if g.spec == spec && self.sched.is_allocated(&g.graph) && !(self.cache.is_compressed() && spec.attention != Attention::Kernel) => {
+                self.n_reused += 1;
+                Ok(g)
+            }
+            _ => {
+                if !spec.hidden.is_empty() && self.projection.is_none() {
+                    self.projection = Some(random_projection(self.model.hp.n_embd, self.sched.cpu_buffer_type())?);
+                }
+                let mut g = ModelGraph::build(&self.model, &self.cache, spec, self.projection.as_ref())?;
+                self.sched.allocate(&mut g.graph)?;
+                Ok(g)
+            }
+        }
+    }
+
+    fn run(&mut self, g: &mut ModelGraph, tokens: &[u32], pos: &[u32], tap_ids: &[i32], record: &mut Recorded) -> Result<Vec<f32>> {
+        self.fill(g, tokens, pos, tap_ids)?;
+        self.sched.set_threads(if tokens.len() > 1 { self.options.n_threads_batch } else { self.options.n_threads });
+        self.sched.compute(&mut g.graph)?;
+        self.record(g, pos, tap_ids, record)?;
+        let Some(t) = &g.outputs.logits else { return Ok(Vec::new()) };
+        let mut logits = vec![0.0; t.n_elements()];
+        self.sched.read(&g.graph, t, &mut logits)?;
+        Ok(logits)
+    }
+
+    fn fill(&mut self, g: &ModelGraph, tokens: &[u32], pos: &[u32], tap_ids: &[i32]) -> Result<()> {
+        let as_i32 = |x: &[u32]| x.iter().map(|&v| v as i32).collect::<Vec<_>>();
+        let (sched, cache, inputs) = (&mut self.sched, &self.cache, &g.inputs);
+        sched.write(&g.graph, &inputs.tokens, &as_i32(tokens))?;
+        // Architectures without rotation leave the positions unused, and ggml then gives them no memory.
+        if self.model.hp.rope.iter().any(|r| r.kind != crate::cache::rope::RopeKind::None) {
+            sched.write(&g.graph, &inputs.pos, &as_i32(pos))?;
+        }
+        sched.write(&g.graph, &inputs.rows, &cache.rows(pos))?;
+        if let Some(t) = &inputs.out_ids {
+            let n = tokens.len();
+            let ids: Vec<i32> = (n - g.spec.n_out..n).map(|j| j as i32).collect();
+            sched.write(&g.graph, t, &ids)?;
+        }
+        if let Some(t) = &inputs.tap_ids {
+            sched.write(&g.graph, t, tap_ids)?;
+        }
+        // Without logits the last layer does not attend, and a mask that only it would use has no memory.
+        let attends = |swa: bool| self.model.hp.swa[..self.model.hp.n_layer - usize::from(g.spec.n_out == 0)].contains(&swa);
+        if let Some(t) = inputs.mask_dense.as_ref().filter(|_| attends(false)) {
+            sched.write(&g.graph, t, &cache.mask_dense(pos, g.spec.n_kv))?;
+        }
+        if let Some(t) = inputs.mask_ring.as_ref().filter(|_| attends(true)) {
+            sched.write(&g.graph, t, &cache.mask_ring(pos))?;
+        }
+        for (il, heads) in inputs.mask_pool.iter().enumerate() {
+            if il + 1 == self.model.hp.n_layer && g.spec.n_out == 0 {
+                continue;
+            }
+            for (h, t) in heads.iter().enumerate() {
+                sched.write(&g.graph, t, &cache.mask_pool(il, h, pos.len(), t.ne()[0]))?;
+            }
+        }
+        cache.set_spans();
+        Ok(())
+    }
+
+    fn record(&mut self, g: &ModelGraph, pos: &[u32], tap_ids: &[i32], record: &mut Recorded) -> Result<()> {
+        record.queries.resize(self.model.hp.n_layer, Vec::new());
+        record.pos.extend(tap_ids.iter().map(|&j| pos[j as usize]));
+        for (il, t) in &g.outputs.queries {
+            append(&mut self.sched, g, t, &mut record.queries[*il])?;
+        }
+        record.hidden.resize(g.outputs.hidden.len().max(record.hidden.len()), Vec::new());
+        for (slot, (_, t)) in record.hidden.iter_mut().zip(&g.outputs.hidden) {
+            append(&mut self.sched, g, t, slot)?;
+        }
+        Ok(())
+    }
+}
+
+fn append(sched: &mut Scheduler, g: &ModelGraph, t: &Tensor, out: &mut Vec<f32>) -> Result<()> {
+    let at = out.len();
+    out.resize(at + t.n_elements(), 0.0);
+    sched.read(&g.graph, t, &mut out[at..])
+}
+
+/// A fixed matrix of +-1/sqrt(n_proj). Shapes: `{n_embd, N_PROJ} f32`.
+fn random_projection(n_embd: usize, buft: BufferType) -> Result<Tensor> {
+    let ctx = Context::new(2, 0)?;
+    let t = ctx.tensor(Type::F32, &[n_embd, N_PROJ])?.named("hidden_projection");
+    ctx.allocate(buft)?;
+    let mut x = 0x9e37_79b9_7f4a_7c15u64;
+    let mut bytes = Vec::with_capacity(n_embd * N_PROJ * 4);
+    for _ in 0..n_embd * N_PROJ {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let sign = if x >> 63 == 0 { 1.0f32 } else { -1.0 };
+        bytes.extend_from_slice(&(sign / (N_PROJ as f32).sqrt()).to_le_bytes());
+    }
+    t.write(0, &bytes)?;
+    Ok(t)
+}

@@ -1,0 +1,339 @@
+//! Attention of few tokens over a ragged KV pool on the CPU, as two custom operations.
+//!
+//! ggml's own operations read the cache once per query head and need rectangles; here the query heads of a group share every
+//! key and value row that is read, each KV head has its own number of entries, and a bias per entry (ln of a multiplicity, or
+//! fitted) is added to its logit. The entries are cut into fixed chunks whose partial results are merged in order, so the
+//! result does not depend on the number of threads. Source: FlashAttention's online softmax (arXiv 2205.14135), split over
+//! entries as in Flash-Decoding; layout: `gracekv.md`, part 5.
+
+use super::context::Context;
+use super::dtype::Type;
+use super::simd::{block_fn, merge, Block, LANES};
+use super::sys;
+use super::tensor::Tensor;
+use crate::error::{Error, Result};
+use std::ffi::c_void;
+use std::sync::{Arc, RwLock};
+
+/// Entries of one partial result; the unit of work of a thread.
+pub const CHUNK_ENTRIES: usize = 256;
+/// Entries converted to `f32` at a time, so that they stay in the first-level cache.
+const BLOCK_ENTRIES: usize = 32;
+
+/// Consecutive rows of the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// First row.
+    pub row: usize,
+    /// Number of rows.
+    pub n: usize,
+}
+
+/// The rows that one KV head attends to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadSpan {
+    /// Rows that every token of the batch sees. A ring buffer that has wrapped needs two pieces.
+    pub past: [Chunk; 2],
+    /// Row of the batch's first token; token `j` of the batch also sees the rows `new_row ..= new_row + j`.
+    pub new_row: usize,
+}
+
+/// A bias per pool row, shared with the kernel.
+pub type Bias = Vec<f32>;
+
+/// What the kernel of one layer reads beside its tensors. The host changes it between runs; the graph stays the same.
+#[derive(Debug, Default)]
+pub struct LayerSpans(RwLock<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    heads: Vec<HeadSpan>,
+    bias: Bias,
+}
+
+impl LayerSpans {
+    /// Spans of heads that attend to nothing yet.
+    pub fn new() -> Arc<LayerSpans> {
+        Arc::default()
+    }
+
+    /// Sets the spans of the next run, one per KV head.
+    pub fn set(&self, heads: &[HeadSpan]) {
+        let mut state = self.0.write().unwrap_or_else(|p| p.into_inner());
+        state.heads.clear();
+        state.heads.extend_from_slice(heads);
+    }
+
+    /// Replaces the biases; empty means 0 for every row, else one per row of the pool.
+    pub fn set_bias(&self, bias: Bias) {
+        self.0.write().unwrap_or_else(|p| p.into_inner()).bias = bias;
+    }
+
+    /// Bytes of the biases.
+    pub fn bias_bytes(&self) -> usize {
+        self.0.read().unwrap_or_else(|p| p.into_inner()).bias.len() * std::mem::size_of::<f32>()
+    }
+}
+
+/// Everything that stays fixed for a graph.
+struct Params {
+    spans: Arc<LayerSpans>,
+    scale: f32,
+    softcap: f32,
+    n_head_kv: usize,
+    n_group: usize,
+    n_tokens: usize,
+    /// Partial results per head that the output has room for.
+    n_chunk: usize,
+}
+
+impl Context {
+    /// Attention of the tokens of a batch over the rows that `spans` names when the graph runs.
+    ///
+    /// Shapes: `q: {d, n_head, n_tokens} f32`, `k: {d, n_rows}`, `v: {dv, n_rows}` of any type ggml can read;
+    /// result `{dv, n_head, n_tokens} f32`. `n_entries` bounds the entries of one head.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn ragged_attn(&self, q: &Tensor, k: &Tensor, v: &Tensor, n_head_kv: usize, n_entries: usize, scale: f32, softcap: f32, spans: &Arc<LayerSpans>) -> Result<Tensor> {
+        let (nq, nk, nv) = (q.ne(), k.ne(), v.ne());
+        let flat = nk[2..] == [1, 1] && nv[2..] == [1, 1] && nq[3] == 1;
+        let ok = flat && q.ty() == Type::F32 && q.is_contiguous() && nq[0] == nk[0] && nk[1] == nv[1] && n_head_kv > 0 && nq[1] % n_head_kv == 0 && k.is_contiguous() && v.is_contiguous();
+        if !ok {
+            return Err(Error::shape("ragged_attn", "contiguous queries {d, n_head, n_tokens} and pools {d, n_rows}", format!("{q:?}, {k:?}, {v:?}")));
+        }
+        let (dv, n_head, n_tokens) = (nv[0], nq[1], nq[2]);
+        let n_chunk = n_entries.div_ceil(CHUNK_ENTRIES) + 3;
+        let params = Arc::new(Params { spans: spans.clone(), scale, softcap, n_head_kv, n_group: n_head / n_head_kv, n_tokens, n_chunk });
+        if n_tokens > 1 {
+            return self.custom(&[q, k, v], [dv, n_head, n_tokens, 1], whole, params);
+        }
+        let partial = self.custom(&[q, k, v], [dv + 2, n_head / n_head_kv, n_chunk, n_head_kv], partials, params.clone())?;
+        self.custom(&[&partial], [dv, n_head, 1, 1], combine, params)
+    }
+
+    fn custom(&self, args: &[&Tensor], ne: [usize; 4], f: Kernel, params: Arc<Params>) -> Result<Tensor> {
+        let userdata = Arc::as_ptr(&params).cast_mut().cast::<c_void>();
+        self.keep(params);
+        let mut raw: Vec<_> = args.iter().map(|t| t.raw()).collect();
+        let n = ne.map(|x| x as i64);
+        // SAFETY: the arguments are alive, `userdata` lives as long as the context, and the kernels only read it.
+        self.build(args, |ctx| unsafe { sys::ggml_custom_4d(ctx, Type::F32.0, n[0], n[1], n[2], n[3], raw.as_mut_ptr(), raw.len() as i32, Some(f), -1, userdata) })
+    }
+}
+
+type Kernel = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
+
+/// A pool of key or value rows, converted to `f32` block by block.
+struct Pool<'a> {
+    bytes: &'a [u8],
+    ty: Type,
+    dim: usize,
+}
+
+impl Pool<'_> {
+    fn convert(&self, row: usize, n: usize, out: &mut [f32]) {
+        let stride = self.ty.row_size(self.dim);
+        // Out-of-range spans are a bug of the caller; reading zeros is better than undefined behaviour inside C.
+        match self.bytes.get(row * stride..(row + n) * stride) {
+            Some(bytes) if self.ty.to_f32(bytes, &mut out[..n * self.dim]) => {}
+            _ => out[..n * self.dim].fill(0.0),
+        }
+    }
+}
+
+/// The operands of one kernel call.
+struct Call<'a> {
+    p: &'a Params,
+    q: &'a [f32],
+    k: Pool<'a>,
+    v: Pool<'a>,
+}
+
+impl<'a> Call<'a> {
+    /// # Safety
+    /// `dst` must be a running custom node made by [`Context::ragged_attn`] with the arguments q, k, v.
+    unsafe fn new(dst: *const sys::ggml_tensor, p: &'a Params) -> Call<'a> {
+        // SAFETY: by the caller, the sources are live tensors with memory during the run.
+        unsafe {
+            let bytes = |i: usize| {
+                let t = (*dst).src[i];
+                let ne = (*t).ne;
+                (std::slice::from_raw_parts((*t).data.cast::<u8>(), sys::ggml_nbytes(t)), Type((*t).type_), ne[0] as usize)
+            };
+            let pool = |i: usize| {
+                let (bytes, ty, dim) = bytes(i);
+                Pool { bytes, ty, dim }
+            };
+            let q = bytes(0).0;
+            Call { p, q: std::slice::from_raw_parts(q.as_ptr().cast(), q.len() / 4), k: pool(1), v: pool(2) }
+        }
+    }
+
+    /// The scaled queries of token `j` that share KV head `g`. Shapes: `{d, n_group}`.
+    fn queries(&self, g: usize, j: usize, out: &mut Vec<f32>) {
+        let (d, r) = (self.k.dim, self.p.n_group);
+        let at = (j * self.p.n_head_kv + g) * r * d;
+        out.clear();
+        out.extend(self.q[at..at + r * d].iter().map(|x| x * self.p.scale));
+    }
+
+    /// One chunk's partial results. Shapes: `state: {2 + dv, n_group}`.
+    fn chunk(&self, q: &[f32], chunk: Chunk, bias: &[f32], scratch: &mut Scratch, state: &mut [f32]) {
+        let (d, dv) = (self.k.dim, self.v.dim);
+        reset(state, dv);
+        let block = block_fn();
+        for at in (0..chunk.n).step_by(BLOCK_ENTRIES) {
+            let (row, n) = (chunk.row + at, BLOCK_ENTRIES.min(chunk.n - at));
+            self.k.convert(row, n, &mut scratch.k);
+            self.v.convert(row, n, &mut scratch.v);
+            let bias = bias.get(row..row + n).unwrap_or(&[]);
+            let b = Block { q, k: &scratch.k[..n * d], v: &scratch.v[..n * dv], bias, d, dv, n, softcap: self.p.softcap };
+            block(&b, &mut scratch.scores, state);
+        }
+    }
+}
+
+/// Buffers of one thread.
+struct Scratch {
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    scores: [f32; BLOCK_ENTRIES + LANES],
+    part: Vec<f32>,
+    total: Vec<f32>,
+}
+
+impl Scratch {
+    fn new(call: &Call) -> Scratch {
+        let (d, dv, r) = (call.k.dim, call.v.dim, call.p.n_group);
+        let state = vec![0.0; r * (dv + 2)];
+        Scratch { q: Vec::with_capacity(r * d), k: vec![0.0; BLOCK_ENTRIES * d], v: vec![0.0; BLOCK_ENTRIES * dv], scores: [0.0; BLOCK_ENTRIES + LANES], part: state.clone(), total: state }
+    }
+}
+
+fn reset(state: &mut [f32], dv: usize) {
+    for s in state.chunks_exact_mut(dv + 2) {
+        s.fill(0.0);
+        s[0] = f32::NEG_INFINITY;
+    }
+}
+
+/// The chunks of a head for token `j` of the batch, in the order in which they are merged.
+fn chunks(head: &HeadSpan, j: usize) -> impl Iterator<Item = Chunk> + '_ {
+    let new = Chunk { row: head.new_row, n: j + 1 };
+    // The batch's rows follow the last past piece in a dense head or a pool: one run of rows, cut at the same places as in
+    // a batch of one token, so that results do not depend on the batch size.
+    let [a, b] = head.past;
+    let follows = |c: Chunk| c.row + c.n == new.row;
+    let pieces = match (b.n > 0, follows(a), follows(b)) {
+        (false, true, _) => [Chunk { row: a.row, n: a.n + new.n }, Chunk::default(), Chunk::default()],
+        (true, _, true) => [a, Chunk { row: b.row, n: b.n + new.n }, Chunk::default()],
+        _ => [a, b, new],
+    };
+    pieces.into_iter().flat_map(|p| (0..p.n).step_by(CHUNK_ENTRIES).map(move |at| Chunk { row: p.row + at, n: CHUNK_ENTRIES.min(p.n - at) }))
+}
+
+/// Runs `f` so that a panic cannot unwind into C; the output of the node then stays as it is.
+fn guarded(f: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err() {
+        eprintln!("error: the attention kernel failed; this is a bug in gracekv");
+        std::process::abort();
+    }
+}
+
+/// One token: thread `ith` computes every `nth`-th chunk. Output `{dv + 2, n_group, n_chunk, n_head_kv}`.
+unsafe extern "C" fn partials(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
+    guarded(|| {
+        // SAFETY: `userdata` is the Params that the context keeps alive; `dst` is the node being computed.
+        let (p, call) = unsafe { (&*userdata.cast::<Params>(), Call::new(dst, &*userdata.cast::<Params>())) };
+        let state = p.spans.0.read().unwrap_or_else(|e| e.into_inner());
+        let mut scratch = Scratch::new(&call);
+        let size = p.n_group * (call.v.dim + 2);
+        let mut item = 0;
+        for (g, head) in state.heads.iter().enumerate().take(p.n_head_kv) {
+            let mut n = 0;
+            for chunk in chunks(head, 0).take(p.n_chunk - 1) {
+                if item % nth as usize == ith as usize {
+                    let mut q = std::mem::take(&mut scratch.q);
+                    call.queries(g, 0, &mut q);
+                    // SAFETY: every (g, n) block of the output is written by exactly one thread and lies inside the tensor.
+                    let out = unsafe { std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add((g * p.n_chunk + n) * size), size) };
+                    call.chunk(&q, chunk, &state.bias, &mut scratch, out);
+                    scratch.q = q;
+                }
+                item += 1;
+                n += 1;
+            }
+            if ith == 0 {
+                // SAFETY: as above; block `n` marks the end (a sum below zero) and is written by thread 0 alone.
+                unsafe { *(*dst).data.cast::<f32>().add((g * p.n_chunk + n) * size + 1) = -1.0 };
+            }
+        }
+    });
+}
+
+/// One token: merges the partial results in order. Output `{dv, n_head}`.
+unsafe extern "C" fn combine(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
+    guarded(|| {
+        // SAFETY: as in `partials`; source 0 is its output.
+        let (p, parts, dv) = unsafe {
+            let src = (*dst).src[0];
+            let p = &*userdata.cast::<Params>();
+            (p, std::slice::from_raw_parts((*src).data.cast::<f32>(), sys::ggml_nelements(src) as usize), (*dst).ne[0] as usize)
+        };
+        let size = p.n_group * (dv + 2);
+        let mut total = vec![0.0; dv + 2];
+        for h in (ith as usize..p.n_head_kv * p.n_group).step_by(nth as usize) {
+            let (g, r) = (h / p.n_group, h % p.n_group);
+            reset(&mut total, dv);
+            for n in 0..p.n_chunk {
+                let block = &parts[(g * p.n_chunk + n) * size..][..size];
+                if block[1] < 0.0 {
+                    break;
+                }
+                merge(&block[r * (dv + 2)..][..dv + 2], &mut total);
+            }
+            // SAFETY: head `h` is written by this thread alone and lies inside the tensor.
+            let out = unsafe { std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add(h * dv), dv) };
+            normalise(&total, out);
+        }
+    });
+}
+
+/// Several tokens: thread `ith` computes every `nth`-th (token, KV head) whole. Output `{dv, n_head, n_tokens}`.
+unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
+    guarded(|| {
+        // SAFETY: as in `partials`.
+        let (p, call) = unsafe { (&*userdata.cast::<Params>(), Call::new(dst, &*userdata.cast::<Params>())) };
+        let state = p.spans.0.read().unwrap_or_else(|e| e.into_inner());
+        let mut scratch = Scratch::new(&call);
+        let (dv, r) = (call.v.dim, p.n_group);
+        for item in (ith as usize..p.n_tokens * p.n_head_kv).step_by(nth as usize) {
+            let (j, g) = (item / p.n_head_kv, item % p.n_head_kv);
+            let Some(head) = state.heads.get(g) else { continue };
+            let (mut q, mut part, mut total) = (std::mem::take(&mut scratch.q), std::mem::take(&mut scratch.part), std::mem::take(&mut scratch.total));
+            call.queries(g, j, &mut q);
+            reset(&mut total, dv);
+            for chunk in chunks(head, j) {
+                call.chunk(&q, chunk, &state.bias, &mut scratch, &mut part);
+                for (from, to) in part.chunks_exact(dv + 2).zip(total.chunks_exact_mut(dv + 2)) {
+                    merge(from, to);
+                }
+            }
+            for (i, t) in total.chunks_exact(dv + 2).enumerate() {
+                // SAFETY: (token, head) is written by this thread alone and lies inside the tensor.
+                let out = unsafe { std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add(((j * p.n_head_kv + g) * r + i) * dv), dv) };
+                normalise(t, out);
+            }
+            (scratch.q, scratch.part, scratch.total) = (q, part, total);
+        }
+    });
+}
+
+fn normalise(state: &[f32], out: &mut [f32]) {
+    let inv = if state[1] > 0.0 { 1.0 / state[1] } else { 0.0 };
+    for (o, s) in out.iter_mut().zip(&state[2..]) {
+        *o = s * inv;
+    }
+}

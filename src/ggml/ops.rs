@@ -1,0 +1,344 @@
+//! The operations the model graphs use: each checks shapes and types, because ggml aborts on wrong ones, then calls ggml.
+//!
+//! One function per ggml function; `C equivalent` names it. Shapes are ggml `ne` order, innermost first.
+
+use super::context::Context;
+use super::dtype::Type;
+use super::sys;
+use super::tensor::Tensor;
+use crate::error::{Error, Result};
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// ggml's tanh form of GELU.
+    Gelu,
+    /// `max(x, 0)`.
+    Relu,
+}
+
+/// Parameters of `ggml_rope_ext`, without the positions.
+#[derive(Clone, Debug)]
+pub struct RopeParams {
+    /// Pairs `(i, i + n_rot/2)` instead of `(2i, 2i+1)`.
+    pub neox: bool,
+    /// Rotated components.
+    pub n_rot: usize,
+    /// Trained context, for YaRN.
+    pub n_ctx_orig: usize,
+    /// Frequency base.
+    pub freq_base: f32,
+    /// Position scale.
+    pub freq_scale: f32,
+    /// YaRN extrapolation mix.
+    pub ext_factor: f32,
+    /// YaRN magnitude.
+    pub attn_factor: f32,
+    /// YaRN bound.
+    pub beta_fast: f32,
+    /// YaRN bound.
+    pub beta_slow: f32,
+}
+
+fn require(ok: bool, op: &'static str, want: &str, tensors: &[&Tensor]) -> Result<()> {
+    match ok {
+        true => Ok(()),
+        false => {
+            let got: Vec<String> = tensors.iter().map(|t| format!("{t:?}")).collect();
+            Err(Error::shape(op, want, got.join(" and ")))
+        }
+    }
+}
+
+/// Whether `b` can be repeated to the shape of `a`.
+fn repeats(a: &Tensor, b: &Tensor) -> bool {
+    a.ne().iter().zip(b.ne()).all(|(&n, m)| m > 0 && n % m == 0)
+}
+
+fn is_f32(t: &Tensor) -> bool {
+    t.ty() == Type::F32
+}
+
+macro_rules! binary {
+    ($(#[$doc:meta])* $name:ident, $c:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// When `b` cannot be repeated to the shape of `a`, or either is not `f32`.
+        pub fn $name(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+            require(repeats(a, b) && is_f32(a) && is_f32(b), stringify!($name), "f32 operands, the second repeatable to the first", &[a, b])?;
+            // SAFETY: shapes were checked; operands are alive.
+            self.build(&[a, b], |ctx| unsafe { sys::$c(ctx, a.raw(), b.raw()) })
+        }
+    };
+}
+
+macro_rules! unary {
+    ($(#[$doc:meta])* $name:ident, $c:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// When `a` is not contiguous `f32`.
+        pub fn $name(&self, a: &Tensor) -> Result<Tensor> {
+            require(is_f32(a) && a.nb()[0] == 4, stringify!($name), "f32 rows", &[a])?;
+            // SAFETY: the type was checked; the operand is alive.
+            self.build(&[a], |ctx| unsafe { sys::$c(ctx, a.raw()) })
+        }
+    };
+}
+
+impl Context {
+    binary!(
+        /// `a + b`. C equivalent: `ggml_add`.
+        add, ggml_add
+    );
+    binary!(
+        /// `a * b`, element by element. C equivalent: `ggml_mul`.
+        mul, ggml_mul
+    );
+    unary!(
+        /// Hyperbolic tangent. C equivalent: `ggml_tanh`.
+        tanh, ggml_tanh
+    );
+
+    /// `s * a`. C equivalent: `ggml_scale`.
+    ///
+    /// # Errors
+    /// When `a` is not `f32`.
+    pub fn scale(&self, a: &Tensor, s: f32) -> Result<Tensor> {
+        require(is_f32(a), "scale", "f32", &[a])?;
+        // SAFETY: the type was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_scale(ctx, a.raw(), s) })
+    }
+
+    /// Applies an activation. C equivalent: `ggml_silu`, `ggml_gelu`, `ggml_relu`.
+    ///
+    /// # Errors
+    /// When `a` is not contiguous `f32`.
+    pub fn act(&self, a: &Tensor, act: Act) -> Result<Tensor> {
+        require(is_f32(a) && a.is_contiguous(), "activation", "contiguous f32", &[a])?;
+        // SAFETY: the type was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe {
+            match act {
+                Act::Silu => sys::ggml_silu(ctx, a.raw()),
+                Act::Gelu => sys::ggml_gelu(ctx, a.raw()),
+                Act::Relu => sys::ggml_relu(ctx, a.raw()),
+            }
+        })
+    }
+
+    /// `act(gate) * up`. C equivalent: `ggml_swiglu_split`, `ggml_geglu_split`, `ggml_reglu_split`.
+    ///
+    /// # Errors
+    /// When the shapes differ or are not contiguous `f32`.
+    pub fn glu(&self, gate: &Tensor, up: &Tensor, act: Act) -> Result<Tensor> {
+        let ok = gate.ne() == up.ne() && is_f32(gate) && is_f32(up) && gate.is_contiguous() && up.is_contiguous();
+        require(ok, "gated activation", "two contiguous f32 tensors of one shape", &[gate, up])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[gate, up], |ctx| unsafe {
+            match act {
+                Act::Silu => sys::ggml_swiglu_split(ctx, gate.raw(), up.raw()),
+                Act::Gelu => sys::ggml_geglu_split(ctx, gate.raw(), up.raw()),
+                Act::Relu => sys::ggml_reglu_split(ctx, gate.raw(), up.raw()),
+            }
+        })
+    }
+
+    /// Root-mean-square normalisation over dimension 0. C equivalent: `ggml_rms_norm`.
+    ///
+    /// # Errors
+    /// When `a` is not `f32` rows.
+    pub fn rms_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor> {
+        require(is_f32(a) && a.nb()[0] == 4 && eps >= 0.0, "rms_norm", "f32 rows", &[a])?;
+        // SAFETY: the type was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_rms_norm(ctx, a.raw(), eps) })
+    }
+
+    /// Layer normalisation over dimension 0. C equivalent: `ggml_norm`.
+    ///
+    /// # Errors
+    /// When `a` is not `f32` rows.
+    pub fn norm(&self, a: &Tensor, eps: f32) -> Result<Tensor> {
+        require(is_f32(a) && a.nb()[0] == 4 && eps >= 0.0, "norm", "f32 rows", &[a])?;
+        // SAFETY: the type was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_norm(ctx, a.raw(), eps) })
+    }
+
+    /// Matrix product. C equivalent: `ggml_mul_mat`.
+    ///
+    /// Shapes: `a: {n, m, x, y}`, `b: {n, t, x', y'} f32` with `x' % x == 0`; result `{m, t, x', y'} f32`.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn mul_mat(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let (p, q) = (a.ne(), b.ne());
+        let ok = p[0] == q[0] && q[2] % p[2] == 0 && q[3] % p[3] == 0 && a.nb()[0] == a.ty().type_size() && is_f32(b) && b.nb()[0] == 4;
+        require(ok, "mul_mat", "equal first dimensions and an f32 second operand", &[a, b])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[a, b], |ctx| unsafe { sys::ggml_mul_mat(ctx, a.raw(), b.raw()) })
+    }
+
+    /// Rows of `a` picked by `ids`. C equivalent: `ggml_get_rows`.
+    ///
+    /// Shapes: `a: {n, m}`, `ids: {t} i32`; result `{n, t} f32`. The ids must be below `m` when the graph runs.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn get_rows(&self, a: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        let ok = a.ne()[2] == 1 && a.ne()[3] == 1 && ids.ty() == Type::I32 && ids.n_elements() == ids.ne()[0];
+        require(ok, "get_rows", "a matrix and a vector of i32", &[a, ids])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[a, ids], |ctx| unsafe { sys::ggml_get_rows(ctx, a.raw(), ids.raw()) })
+    }
+
+    /// Writes rows of `b` to the rows `ids` of `a`, converting to its type; the result is a view of `a`. C equivalent: `ggml_set_rows`.
+    ///
+    /// Shapes: `a: {n, m}`, `b: {n, t} f32`, `ids: {t} i64`. The ids must be below `m` when the graph runs.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn set_rows(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        let (p, q, i) = (a.ne(), b.ne(), ids.ne());
+        let flat = p[2..] == [1, 1] && q[2..] == [1, 1] && i[1..] == [1, 1, 1];
+        let ok = flat && p[0] == q[0] && q[1] == i[0] && is_f32(b) && b.nb()[0] == 4 && ids.ty() == Type::I64;
+        require(ok, "set_rows", "a matrix, f32 rows of its length and one i64 id per row", &[a, b, ids])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[a, b, ids], |ctx| unsafe { sys::ggml_set_rows(ctx, a.raw(), b.raw(), ids.raw()) })
+    }
+
+    /// The same data in another shape. C equivalent: `ggml_reshape_2d`, `ggml_reshape_3d`.
+    ///
+    /// # Errors
+    /// When the number of elements differs or `a` is not contiguous.
+    pub fn reshape(&self, a: &Tensor, ne: &[usize]) -> Result<Tensor> {
+        let ok = a.is_contiguous() && matches!(ne.len(), 2 | 3) && ne.iter().product::<usize>() == a.n_elements();
+        require(ok, "reshape", &format!("contiguous data of shape {ne:?}"), &[a])?;
+        // SAFETY: the number of elements was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe {
+            match *ne {
+                [x, y] => sys::ggml_reshape_2d(ctx, a.raw(), x as i64, y as i64),
+                [x, y, z] => sys::ggml_reshape_3d(ctx, a.raw(), x as i64, y as i64, z as i64),
+                _ => std::ptr::null_mut(),
+            }
+        })
+    }
+
+    /// A window into `a`. C equivalent: `ggml_view_4d`.
+    ///
+    /// Shapes: `ne`; Units: `nb[0..3]` are the strides of dimensions 1 to 3 and `offset` the start, all in bytes.
+    ///
+    /// # Errors
+    /// When the window would reach outside `a`.
+    pub fn view(&self, a: &Tensor, ne: [usize; 4], nb: [usize; 3], offset: usize) -> Result<Tensor> {
+        let mut end = Some(offset + a.ty().row_size(ne[0]));
+        for (n, stride) in ne[1..].iter().zip(nb) {
+            end = end.and_then(|e| e.checked_add((n.max(&1) - 1).checked_mul(stride)?));
+        }
+        let ok = !ne.contains(&0) && ne[0] % a.ty().block_size() == 0 && end.is_some_and(|e| e <= a.n_bytes());
+        require(ok, "view", &format!("{ne:?} at byte {offset} inside the tensor"), &[a])?;
+        let n = ne.map(|n| n as i64);
+        // SAFETY: the window lies inside the source; the operand is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_view_4d(ctx, a.raw(), n[0], n[1], n[2], n[3], nb[0], nb[1], nb[2], offset) })
+    }
+
+    /// Reorders dimensions without moving data: dimension `i` of `a` becomes dimension `axes[i]`. C equivalent: `ggml_permute`.
+    ///
+    /// # Errors
+    /// When `axes` is not a permutation of 0 to 3.
+    pub fn permute(&self, a: &Tensor, axes: [usize; 4]) -> Result<Tensor> {
+        let mut sorted = axes;
+        sorted.sort_unstable();
+        require(sorted == [0, 1, 2, 3], "permute", "a permutation of 0 to 3", &[a])?;
+        let x = axes.map(|i| i as i32);
+        // SAFETY: the axes were checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_permute(ctx, a.raw(), x[0], x[1], x[2], x[3]) })
+    }
+
+    /// A contiguous copy. C equivalent: `ggml_cont`.
+    ///
+    /// # Errors
+    /// When the context is full.
+    pub fn cont(&self, a: &Tensor) -> Result<Tensor> {
+        // SAFETY: any operand is valid; it is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_cont(ctx, a.raw()) })
+    }
+
+    /// A copy in another type. C equivalent: `ggml_cast`.
+    ///
+    /// # Errors
+    /// When rows are no multiple of the type's block size.
+    pub fn cast(&self, a: &Tensor, ty: Type) -> Result<Tensor> {
+        require(a.ne()[0] % ty.block_size() == 0, "cast", ty.name(), &[a])?;
+        // SAFETY: the row length was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe { sys::ggml_cast(ctx, a.raw(), ty.0) })
+    }
+
+    /// `a` and `b` one after the other along `dim`. C equivalent: `ggml_concat`.
+    ///
+    /// # Errors
+    /// When types or the other dimensions differ.
+    pub fn concat(&self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor> {
+        let same = (0..4).all(|d| d == dim || a.ne()[d] == b.ne()[d]);
+        require(dim < 4 && same && a.ty() == b.ty(), "concat", "equal types and other dimensions", &[a, b])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[a, b], |ctx| unsafe { sys::ggml_concat(ctx, a.raw(), b.raw(), dim as i32) })
+    }
+
+    /// Rotary position embedding. C equivalent: `ggml_rope_ext`.
+    ///
+    /// Shapes: `a: {head_dim, n_head, n_tokens} f32`, `pos: {n_tokens} i32`, `factors: {>= n_rot / 2} f32`.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn rope(&self, a: &Tensor, pos: &Tensor, factors: Option<&Tensor>, p: &RopeParams) -> Result<Tensor> {
+        let ok = is_f32(a) && a.nb()[0] == 4 && a.ne()[3] == 1 && pos.ty() == Type::I32 && pos.ne() == [a.ne()[2], 1, 1, 1] && p.n_rot % 2 == 0 && p.n_rot <= a.ne()[0];
+        require(ok, "rope", "f32 heads, one i32 position per token and an even n_rot of at most the head size", &[a, pos])?;
+        if let Some(f) = factors {
+            require(is_f32(f) && f.ne()[0] >= p.n_rot / 2, "rope factors", "f32, n_rot / 2 of them", &[f])?;
+        }
+        let mode = if p.neox { sys::GGML_ROPE_TYPE_NEOX } else { sys::GGML_ROPE_TYPE_NORMAL } as i32;
+        let raw_factors = factors.map_or(std::ptr::null_mut(), Tensor::raw);
+        let sources: Vec<&Tensor> = [a, pos].into_iter().chain(factors).collect();
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&sources, |ctx| unsafe {
+            sys::ggml_rope_ext(ctx, a.raw(), pos.raw(), raw_factors, p.n_rot as i32, mode, p.n_ctx_orig as i32, p.freq_base, p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow)
+        })
+    }
+
+    /// `softmax(scale * a + mask)` over dimension 0. C equivalent: `ggml_soft_max_ext`.
+    ///
+    /// Shapes: `a: {n, t, h} f32`, `mask: {n, >= t} f16 or f32`.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn soft_max(&self, a: &Tensor, mask: &Tensor, scale: f32) -> Result<Tensor> {
+        let (n, m) = (a.ne(), mask.ne());
+        let ok = is_f32(a) && a.is_contiguous() && mask.is_contiguous() && [Type::F16, Type::F32].contains(&mask.ty()) && m[0] == n[0] && m[1] >= n[1] && n[2] % m[2] == 0 && n[3] % m[3] == 0;
+        require(ok, "soft_max", "contiguous f32 and a mask of its shape", &[a, mask])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[a, mask], |ctx| unsafe { sys::ggml_soft_max_ext(ctx, a.raw(), mask.raw(), scale, 0.0) })
+    }
+
+    /// Fused attention. C equivalent: `ggml_flash_attn_ext` with f32 accumulation.
+    ///
+    /// Shapes: `q: {d, t, h, s} f32`, `k: {d, n, h', s}`, `v: {dv, n, h', s}`, `mask: {n, >= t, 1 or h, 1 or s} f16`; result `{dv, h, t, s} f32`.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn flash_attn(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor, scale: f32, softcap: f32) -> Result<Tensor> {
+        let (nq, nk, nv, nm) = (q.ne(), k.ne(), v.ne(), mask.ne());
+        let rows = q.nb()[0] == 4 && k.nb()[0] == k.ty().type_size() && v.nb()[0] == v.ty().type_size();
+        let shapes = nq[0] == nk[0] && nk[1] == nv[1] && nk[2..] == nv[2..] && nq[2] % nk[2] == 0 && nq[3] == nk[3];
+        let masked = mask.ty() == Type::F16 && mask.is_contiguous() && nm[0] == nk[1] && nm[1] >= nq[1] && nq[2] % nm[2] == 0 && nq[3] % nm[3] == 0;
+        require(is_f32(q) && rows && shapes && masked, "flash_attn", "queries, keys, values and an f16 mask that fit together", &[q, k, v, mask])?;
+        let out = self.build(&[q, k, v, mask], |ctx| {
+            // SAFETY: shapes and types were checked; operands are alive.
+            unsafe { sys::ggml_flash_attn_ext(ctx, q.raw(), k.raw(), v.raw(), mask.raw(), scale, 0.0, softcap) }
+        })?;
+        // SAFETY: the tensor is the flash-attention node just made.
+        unsafe { sys::ggml_flash_attn_ext_set_prec(out.raw(), sys::GGML_PREC_F32) };
+        Ok(out)
+    }
+}

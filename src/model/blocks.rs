@@ -1,0 +1,243 @@
+//! The parts that architectures are made of: normalisation, projections, rotation, attention, feed-forward, output.
+//!
+//! Tensors are named as llama.cpp names them (`Qcur-3`), so that dumps of both programs can be compared.
+//! Source: llama.cpp `src/llama-graph.cpp` (`build_norm`, `build_qkv`, `build_attn`, `build_ffn`).
+
+use super::graph::{Attention, Build};
+use super::weights::Layer;
+use crate::cache::rope::{Rope, RopeKind};
+use crate::cache::{Layout, PoolHead};
+use crate::error::{Error, Result};
+use crate::ggml::{Act, RopeParams, Tensor};
+
+impl Build<'_> {
+    /// The layer's tensors.
+    pub fn layer(&self, il: usize) -> Layer {
+        self.model.weights.layers[il].clone()
+    }
+
+    /// A weight the architecture's `weights` has set.
+    ///
+    /// # Errors
+    /// When it is not set, which is a bug of the architecture's file.
+    pub fn need<'t>(&self, t: &'t Option<Tensor>, name: &str) -> Result<&'t Tensor> {
+        t.as_ref().ok_or_else(|| Error::ggml(format!("weight {name} of architecture {} is not loaded", self.model.arch().name())))
+    }
+
+    /// Embeddings of the batch, scaled. Shapes: `{n_embd, n_tokens}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn embed(&mut self) -> Result<Tensor> {
+        let x = self.ctx.get_rows(&self.model.weights.tok_embd, &self.inputs.tokens)?;
+        let scale = self.model.hp.embd_scale;
+        let x = if scale == 1.0 { x } else { self.ctx.scale(&x, scale)? };
+        Ok(x.named("inp_embd"))
+    }
+
+    /// Root-mean-square normalisation with a weight.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn rms_norm(&self, x: &Tensor, w: &Tensor) -> Result<Tensor> {
+        self.ctx.mul(&self.ctx.rms_norm(x, self.model.hp.norm_eps)?, w)
+    }
+
+    /// `w x + b`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn linear(&self, w: &Tensor, x: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
+        let y = self.ctx.mul_mat(w, x)?;
+        match b {
+            Some(b) => self.ctx.add(&y, b),
+            None => Ok(y),
+        }
+    }
+
+    /// Queries, keys and values, not rotated. Shapes: `{head_dim, n_head or n_head_kv, n_tokens}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn qkv(&self, x: &Tensor, l: &Layer) -> Result<(Tensor, Tensor, Tensor)> {
+        let (hp, n) = (&self.model.hp, self.spec.n_tokens);
+        let q = self.linear(self.need(&l.wq, "attn_q")?, x, l.bq.as_ref())?;
+        let k = self.linear(self.need(&l.wk, "attn_k")?, x, l.bk.as_ref())?;
+        let v = self.linear(self.need(&l.wv, "attn_v")?, x, l.bv.as_ref())?;
+        Ok((
+            self.ctx.reshape(&q, &[hp.head_dim_k, hp.n_head, n])?,
+            self.ctx.reshape(&k, &[hp.head_dim_k, hp.n_head_kv, n])?,
+            self.ctx.reshape(&v, &[hp.head_dim_v, hp.n_head_kv, n])?,
+        ))
+    }
+
+    /// Rotates heads to the positions of the batch. Shapes: `x: {head_dim, n_heads, n_tokens}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn rope(&self, x: &Tensor, il: usize) -> Result<Tensor> {
+        let rope = &self.model.hp.rope[il];
+        if rope.kind == RopeKind::None {
+            return Ok(x.clone());
+        }
+        self.ctx.rope(x, &self.inputs.pos, self.model.weights.rope_freqs.as_ref(), &params(rope))
+    }
+
+    /// Stores keys and values, then attends and projects. Shapes: `q, k, v` as [`Build::qkv`], rotated; result `{n_embd, n_tokens}`.
+    ///
+    /// `None` when this is the last layer and no logits are wanted: only the cache was.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn attn(&mut self, il: usize, q: &Tensor, k: &Tensor, v: &Tensor, l: &Layer) -> Result<Option<Tensor>> {
+        let hp = &self.model.hp;
+        let (n, g) = (self.spec.n_tokens, hp.n_head_kv);
+        self.tap_queries(il, q)?;
+        let layer = &self.cache.layers[il];
+        let rows = self.ctx.view(&self.inputs.rows, [g * n, 1, 1, 1], [g * n * 8; 3], il * g * n * 8)?;
+        let k = self.ctx.set_rows(&layer.k, &self.ctx.reshape(k, &[hp.head_dim_k, g * n])?, &rows)?;
+        let v = self.ctx.set_rows(&layer.v, &self.ctx.reshape(v, &[hp.head_dim_v, g * n])?, &rows)?;
+        self.graph.expand(&k)?;
+        self.graph.expand(&v)?;
+        if il + 1 == hp.n_layer && self.spec.n_out == 0 {
+            return Ok(None);
+        }
+        let out = match (self.spec.attention, &layer.layout) {
+            (Attention::Kernel, layout) => {
+                let n_entries = if *layout == Layout::Ring { self.cache.n_ring() } else { self.cache.options().n_ctx };
+                self.ctx.ragged_attn(q, &k, &v, g, n_entries, hp.kq_scale, hp.attn_softcap, &layer.spans)?
+            }
+            (_, Layout::Dense) => self.attend_rows(q, &k, &v, (0, g), self.cache.options().n_ctx, self.spec.n_kv, self.inputs.mask_dense.as_ref())?,
+            (_, Layout::Ring) => {
+                let n = self.cache.n_ring();
+                self.attend_rows(q, &k, &v, (0, g), n, n, self.inputs.mask_ring.as_ref())?
+            }
+            (_, Layout::Pool(heads)) => self.attend_pool(il, q, &k, &v, heads)?,
+        };
+        let out = self.ctx.reshape(&out, &[hp.head_dim_v * hp.n_head, n])?.named(&format!("kqv_out-{il}"));
+        Ok(Some(self.linear(self.need(&l.wo, "attn_output")?, &out, l.bo.as_ref())?))
+    }
+
+    /// Attention of all heads over equal runs of rows. `heads`: first row of the run of head 0, and the number of heads;
+    /// `stride`: rows between runs; `n_kv`: rows that are read. Result `{dv, n_head, n_tokens}`.
+    fn attend_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor, heads: (usize, usize), stride: usize, n_kv: usize, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (hp, ctx) = (&self.model.hp, &self.ctx);
+        let mask = mask.ok_or_else(|| Error::ggml("a mask is missing"))?;
+        let rows = |t: &Tensor| {
+            let row = t.nb()[1];
+            ctx.view(t, [t.ne()[0], n_kv, heads.1, 1], [row, stride * row, heads.1 * stride * row], heads.0 * row)
+        };
+        let (k, v) = (rows(k)?, rows(v)?);
+        let q = ctx.permute(q, [0, 2, 1, 3])?;
+        if self.spec.attention == Attention::Flash {
+            return ctx.flash_attn(&q, &k, &v, mask, hp.kq_scale, hp.attn_softcap);
+        }
+        let kq = ctx.mul_mat(&k, &q)?;
+        let (kq, scale) = match hp.attn_softcap {
+            0.0 => (kq, hp.kq_scale),
+            cap => (ctx.scale(&ctx.tanh(&ctx.scale(&kq, hp.kq_scale / cap)?)?, cap)?, 1.0),
+        };
+        let p = ctx.soft_max(&kq, mask, scale)?;
+        let vt = ctx.cont(&ctx.permute(&v, [1, 0, 2, 3])?)?;
+        let out = ctx.mul_mat(&vt, &p)?;
+        ctx.cont(&ctx.permute(&out, [0, 2, 1, 3])?)
+    }
+
+    /// Attention over a ragged pool by ggml's operations, one KV head at a time. Result `{dv, n_head, n_tokens}`.
+    fn attend_pool(&self, il: usize, q: &Tensor, k: &Tensor, v: &Tensor, heads: &[PoolHead]) -> Result<Tensor> {
+        let (r, ctx) = (self.model.hp.n_group(), &self.ctx);
+        let mut all: Option<Tensor> = None;
+        for (g, head) in heads.iter().enumerate() {
+            let mask = &self.inputs.mask_pool[il][g];
+            let group = ctx.view(q, [q.ne()[0], r, q.ne()[2], 1], [q.nb()[1], q.nb()[2], q.nb()[3]], g * r * q.nb()[1])?;
+            let n_view = mask.ne()[0];
+            let out = self.attend_rows(&group, k, v, (head.row, 1), n_view, n_view, Some(mask))?;
+            all = Some(match all {
+                Some(a) => ctx.concat(&a, &out, 1)?,
+                None => out,
+            });
+        }
+        all.ok_or_else(|| Error::ggml("a layer without heads"))
+    }
+
+    /// Keeps the queries of the tapped tokens readable.
+    fn tap_queries(&mut self, il: usize, q: &Tensor) -> Result<()> {
+        if self.spec.n_tap == 0 || self.model.hp.swa[il] {
+            return Ok(());
+        }
+        let flat = self.ctx.reshape(q, &[q.ne()[0] * q.ne()[1], q.ne()[2]])?;
+        let taps = match &self.inputs.tap_ids {
+            Some(ids) => self.ctx.get_rows(&flat, ids)?,
+            None => self.ctx.cont(&flat)?,
+        };
+        let taps = taps.named(&format!("tap_q-{il}")).output();
+        self.graph.expand(&taps)?;
+        self.outputs.queries.push((il, taps));
+        Ok(())
+    }
+
+    /// Keeps the projected hidden state of a layer readable. Shapes: `x: {n_embd, n_tokens}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn tap_hidden(&mut self, il: usize, x: &Tensor) -> Result<()> {
+        let Some(projection) = self.projection.filter(|_| self.spec.hidden.contains(&il)) else { return Ok(()) };
+        let p = self.ctx.mul_mat(projection, x)?.named(&format!("tap_h-{il}")).output();
+        self.graph.expand(&p)?;
+        self.outputs.hidden.push((il, p));
+        Ok(())
+    }
+
+    /// In the last layer, goes on with the tokens whose logits are wanted. Shapes: `{n_embd, n_tokens}` to `{n_embd, n_out}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn select_out(&self, il: usize, cur: Tensor, skip: Tensor) -> Result<(Tensor, Tensor)> {
+        match &self.inputs.out_ids {
+            Some(ids) if il + 1 == self.model.hp.n_layer => Ok((self.ctx.get_rows(&cur, ids)?, self.ctx.get_rows(&skip, ids)?)),
+            _ => Ok((cur, skip)),
+        }
+    }
+
+    /// Gated feed-forward network. Shapes: `{n_embd, n}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn ffn(&self, x: &Tensor, l: &Layer, act: Act) -> Result<Tensor> {
+        let up = self.linear(self.need(&l.ffn_up, "ffn_up")?, x, l.ffn_up_b.as_ref())?;
+        let gate = self.linear(self.need(&l.ffn_gate, "ffn_gate")?, x, l.ffn_gate_b.as_ref())?;
+        self.linear(self.need(&l.ffn_down, "ffn_down")?, &self.ctx.glu(&gate, &up, act)?, l.ffn_down_b.as_ref())
+    }
+
+    /// Final normalisation and output matrix. Shapes: `x: {n_embd, n_out}`; the result is `{n_vocab, n_out}`.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn output(&mut self, x: &Tensor) -> Result<()> {
+        let w = &self.model.weights;
+        let x = self.rms_norm(x, &w.output_norm)?.named("result_norm");
+        let mut logits = self.ctx.mul_mat(&w.output, &x)?;
+        let cap = self.model.hp.final_softcap;
+        if cap > 0.0 {
+            logits = self.ctx.scale(&self.ctx.tanh(&self.ctx.scale(&logits, 1.0 / cap)?)?, cap)?;
+        }
+        let logits = logits.named("result_output").output();
+        self.graph.expand(&logits)?;
+        self.outputs.logits = Some(logits);
+        Ok(())
+    }
+}
+
+fn params(rope: &Rope) -> RopeParams {
+    RopeParams {
+        neox: rope.kind == RopeKind::Neox,
+        n_rot: rope.n_rot,
+        n_ctx_orig: rope.n_ctx_orig,
+        freq_base: rope.freq_base,
+        freq_scale: rope.freq_scale,
+        ext_factor: rope.ext_factor,
+        attn_factor: rope.attn_factor,
+        beta_fast: rope.beta_fast,
+        beta_slow: rope.beta_slow,
+    }
+}

@@ -1,0 +1,152 @@
+//! The graph of one forward pass: what it is built for, its inputs and its results (stage 3 of the flow).
+
+use super::{Hparams, Model};
+use crate::cache::{KvCache, Layout};
+use crate::error::Result;
+use crate::ggml::{Context, Graph, Tensor, Type};
+
+/// How attention is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// The CPU kernel over rows of the cache as they are (`ggml::attention`).
+    Kernel,
+    /// `ggml_flash_attn_ext`.
+    Flash,
+    /// Two matrix products and a softmax.
+    Explicit,
+}
+
+/// Everything that decides the shape of a graph; equal specs over the same cache give the same graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphSpec {
+    /// Tokens of the batch.
+    pub n_tokens: usize,
+    /// Tokens whose logits are wanted.
+    pub n_out: usize,
+    /// Tokens whose queries are wanted, in every layer that sees the whole context.
+    pub n_tap: usize,
+    /// Layers whose projected hidden state is wanted.
+    pub hidden: Vec<usize>,
+    /// How attention is computed.
+    pub attention: Attention,
+    /// Entries that a mask over a dense layer covers.
+    pub n_kv: usize,
+    /// Version of the cache the graph reads.
+    pub version: u64,
+}
+
+/// Tensors that the host fills before each run.
+pub struct Inputs {
+    /// Shapes: `{n_tokens} i32`.
+    pub tokens: Tensor,
+    /// Shapes: `{n_tokens} i32`.
+    pub pos: Tensor,
+    /// Cache row of each (head, token) of each layer. Shapes: `{n_head_kv * n_tokens, n_layer} i64`.
+    pub rows: Tensor,
+    /// Tokens whose logits are wanted. Shapes: `{n_out} i32`.
+    pub out_ids: Option<Tensor>,
+    /// Tokens whose queries are wanted. Shapes: `{n_tap} i32`.
+    pub tap_ids: Option<Tensor>,
+    /// Shapes: `{n_kv, n_tokens} f16`.
+    pub mask_dense: Option<Tensor>,
+    /// Shapes: `{n_ring, n_tokens} f16`.
+    pub mask_ring: Option<Tensor>,
+    /// Per layer and head of a pool, where ggml's operations attend to it. Shapes: `{n_view, n_tokens} f16`.
+    pub mask_pool: Vec<Vec<Tensor>>,
+}
+
+/// Tensors that the host reads after a run.
+#[derive(Default)]
+pub struct Outputs {
+    /// Shapes: `{n_vocab, n_out} f32`.
+    pub logits: Option<Tensor>,
+    /// Per tapped layer: index and rotated queries. Shapes: `{head_dim_k * n_head, n_tap} f32`.
+    pub queries: Vec<(usize, Tensor)>,
+    /// Per sampled layer: projected hidden states. Shapes: `{n_proj, n_tokens} f32`.
+    pub hidden: Vec<(usize, Tensor)>,
+}
+
+/// A graph with its inputs and results.
+pub struct ModelGraph {
+    /// What it was built for.
+    pub spec: GraphSpec,
+    /// The operations.
+    pub graph: Graph,
+    /// What the host fills.
+    pub inputs: Inputs,
+    /// What the host reads.
+    pub outputs: Outputs,
+}
+
+/// The state of building a graph; `blocks` holds the parts that architectures are made of.
+pub struct Build<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// The cache the graph reads and writes.
+    pub cache: &'a KvCache,
+    /// What is built.
+    pub spec: &'a GraphSpec,
+    /// Random projection of hidden states. Shapes: `{n_embd, n_proj} f32`.
+    pub projection: Option<&'a Tensor>,
+    /// The arena of the operations.
+    pub ctx: Context,
+    /// The operations so far.
+    pub graph: Graph,
+    /// What the host fills.
+    pub inputs: Inputs,
+    /// What the host reads.
+    pub outputs: Outputs,
+}
+
+/// Upper bound on the nodes of a graph.
+pub fn graph_size(hp: &Hparams) -> usize {
+    // Attention over a pool by ggml's own operations takes a few nodes per KV head.
+    hp.n_layer * (64 + 8 * hp.n_head_kv) + 256
+}
+
+impl ModelGraph {
+    /// Builds the graph of a forward pass.
+    ///
+    /// # Errors
+    /// When shapes do not fit, which a checked model cannot cause.
+    pub fn build(model: &Model, cache: &KvCache, spec: GraphSpec, projection: Option<&Tensor>) -> Result<ModelGraph> {
+        let size = graph_size(&model.hp);
+        let ctx = Context::new(size * 2, size)?;
+        let graph = Graph::new(&ctx, size)?;
+        let inputs = Inputs::new(&ctx, model, cache, &spec)?;
+        let mut b = Build { model, cache, spec: &spec, projection, ctx, graph, inputs, outputs: Outputs::default() };
+        model.arch().graph(&mut b)?;
+        let Build { graph, inputs, outputs, .. } = b;
+        Ok(ModelGraph { spec, graph, inputs, outputs })
+    }
+}
+
+impl Inputs {
+    fn new(ctx: &Context, model: &Model, cache: &KvCache, spec: &GraphSpec) -> Result<Inputs> {
+        let n = spec.n_tokens;
+        let ids = |n: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::I32, &[n])?.named(name));
+        let mask = |n_kv: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::F16, &[n_kv, n])?.named(name));
+        let by_ggml = spec.attention != Attention::Kernel;
+        let has = |layout: &Layout| cache.layers.iter().any(|l| l.layout == *layout);
+        let mut mask_pool = vec![Vec::new(); cache.layers.len()];
+        if by_ggml {
+            for (il, layer) in cache.layers.iter().enumerate() {
+                if let Layout::Pool(heads) = &layer.layout {
+                    for g in 0..heads.len() {
+                        mask_pool[il].push(mask(cache.n_view(il, g, n), "mask_pool")?);
+                    }
+                }
+            }
+        }
+        Ok(Inputs {
+            tokens: ids(n, "inp_tokens")?,
+            pos: ids(n, "inp_pos")?,
+            rows: ctx.input(Type::I64, &[n * cache.n_head_kv(), model.hp.n_layer])?.named("inp_rows"),
+            out_ids: if spec.n_out > 0 && spec.n_out < n { Some(ids(spec.n_out, "inp_out_ids")?) } else { None },
+            tap_ids: if spec.n_tap > 0 && spec.n_tap < n { Some(ids(spec.n_tap, "inp_tap_ids")?) } else { None },
+            mask_dense: if by_ggml && has(&Layout::Dense) { Some(mask(spec.n_kv, "mask_dense")?) } else { None },
+            mask_ring: if by_ggml && has(&Layout::Ring) { Some(mask(cache.n_ring(), "mask_ring")?) } else { None },
+            mask_pool,
+        })
+    }
+}

@@ -1,0 +1,245 @@
+//! Hyperparameters: the numbers of a model's metadata, checked before anything is built from them (stage 3 of the flow).
+//!
+//! Names and defaults as in llama.cpp (`src/llama-hparams.h`, `src/llama-model.cpp`).
+
+use crate::cache::rope::{Rope, RopeKind};
+use crate::error::{Error, Result};
+use crate::gguf::Gguf;
+
+/// Upper bound on layers, as in llama.cpp (`LLAMA_MAX_LAYERS`).
+const MAX_LAYERS: u32 = 512;
+
+/// The numbers that define a model.
+#[derive(Clone, Debug)]
+pub struct Hparams {
+    /// Tokens in the vocabulary.
+    pub n_vocab: usize,
+    /// Context length of the training.
+    pub n_ctx_train: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Width of the feed-forward network.
+    pub n_ff: usize,
+    /// Query heads.
+    pub n_head: usize,
+    /// Key/value heads.
+    pub n_head_kv: usize,
+    /// Length of a key.
+    pub head_dim_k: usize,
+    /// Length of a value.
+    pub head_dim_v: usize,
+    /// Epsilon of the normalisations.
+    pub norm_eps: f32,
+    /// Factor on `q.k`.
+    pub kq_scale: f32,
+    /// Soft cap on attention logits, 0 = none.
+    pub attn_softcap: f32,
+    /// Soft cap on the output logits, 0 = none.
+    pub final_softcap: f32,
+    /// Factor on the token embeddings.
+    pub embd_scale: f32,
+    /// Tokens that a sliding-window layer sees, the current one included; 0 = the model has no such layers.
+    pub n_swa: usize,
+    /// Which layers slide, indexed by `il`.
+    pub swa: Vec<bool>,
+    /// How each layer rotates, indexed by `il`.
+    pub rope: Vec<Rope>,
+}
+
+/// Reads the metadata of one model, all errors naming the key.
+pub struct Reader<'a> {
+    gguf: &'a Gguf,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of this file's metadata.
+    pub fn new(gguf: &'a Gguf) -> Self {
+        Reader { gguf }
+    }
+
+    /// The error for a key of this file.
+    pub fn bad(&self, suffix: &str, what: impl std::fmt::Display) -> Error {
+        Error::gguf(self.gguf.path(), format!("{} {what}", self.gguf.arch_key(suffix)))
+    }
+
+    /// An optional number.
+    ///
+    /// # Errors
+    /// When the key holds another type.
+    pub fn u32(&self, suffix: &str) -> Result<Option<u32>> {
+        self.gguf.u32(&self.gguf.arch_key(suffix))
+    }
+
+    /// A number within bounds.
+    ///
+    /// # Errors
+    /// When it is missing, of another type, or out of bounds.
+    pub fn within(&self, suffix: &str, low: u32, high: u32) -> Result<usize> {
+        match self.u32(suffix)? {
+            Some(n) if (low..=high).contains(&n) => Ok(n as usize),
+            Some(n) => Err(self.bad(suffix, format!("is {n}; expected {low} to {high}"))),
+            None => Err(self.bad(suffix, "is missing")),
+        }
+    }
+
+    /// A number that some files give per layer; all layers must agree.
+    ///
+    /// # Errors
+    /// When it is missing, out of bounds, or differs between layers.
+    pub fn uniform(&self, suffix: &str, low: u32, high: u32, n_layer: usize) -> Result<Option<usize>> {
+        let key = self.gguf.arch_key(suffix);
+        let Some(crate::gguf::Value::Array(_)) = self.gguf.value(&key) else {
+            return match self.u32(suffix)? {
+                Some(_) => self.within(suffix, low, high).map(Some),
+                None => Ok(None),
+            };
+        };
+        let list = self.gguf.i32_array(&key)?.unwrap_or_default();
+        if list.len() < n_layer {
+            return Err(self.bad(suffix, format!("has {} values for {n_layer} layers", list.len())));
+        }
+        let list = &list[..n_layer];
+        if list.windows(2).any(|w| w[0] != w[1]) {
+            return Err(Error::unsupported("model", format!("{key} differs between layers")));
+        }
+        let n = list.first().copied().unwrap_or_default();
+        match u32::try_from(n) {
+            Ok(n) if (low..=high).contains(&n) => Ok(Some(n as usize)),
+            _ => Err(self.bad(suffix, format!("is {n}; expected {low} to {high}"))),
+        }
+    }
+
+    /// An optional finite `f32`.
+    ///
+    /// # Errors
+    /// When it has another type or is not finite.
+    pub fn f32(&self, suffix: &str) -> Result<Option<f32>> {
+        match self.gguf.f32(&self.gguf.arch_key(suffix))? {
+            Some(x) if !x.is_finite() => Err(self.bad(suffix, format!("is {x}"))),
+            x => Ok(x),
+        }
+    }
+
+    /// The numbers every decoder has; `kind` is the pair layout of the architecture's rotation.
+    ///
+    /// # Errors
+    /// When a number is missing, out of bounds, or does not fit another.
+    pub fn base(&self, kind: RopeKind) -> Result<Hparams> {
+        let n_layer = self.within("block_count", 1, MAX_LAYERS)?;
+        let n_embd = self.within("embedding_length", 1, 1 << 20)?;
+        let n_ctx_train = self.within("context_length", 1, 1 << 30)?;
+        let missing = |suffix: &'static str| move || Error::gguf(self.gguf.path(), format!("{} is missing", self.gguf.arch_key(suffix)));
+        let n_head = self.uniform("attention.head_count", 1, 1 << 14, n_layer)?.ok_or_else(missing("attention.head_count"))?;
+        let n_head_kv = self.uniform("attention.head_count_kv", 1, n_head as u32, n_layer)?.unwrap_or(n_head);
+        let n_ff = self.uniform("feed_forward_length", 1, 1 << 24, n_layer)?.ok_or_else(missing("feed_forward_length"))?;
+        if n_head % n_head_kv != 0 {
+            return Err(self.bad("attention.head_count_kv", format!("is {n_head_kv}, which does not divide the {n_head} heads")));
+        }
+        let head_dim = |suffix: &str| -> Result<usize> {
+            match self.u32(suffix)? {
+                Some(_) => self.within(suffix, 2, 1 << 16),
+                None if n_embd % n_head == 0 => Ok(n_embd / n_head),
+                None => Err(self.bad(suffix, format!("is missing and {n_embd} is no multiple of the {n_head} heads"))),
+            }
+        };
+        let (head_dim_k, head_dim_v) = (head_dim("attention.key_length")?, head_dim("attention.value_length")?);
+        let norm_eps = self.f32("attention.layer_norm_rms_epsilon")?.or(self.f32("attention.layer_norm_epsilon")?);
+        let norm_eps = norm_eps.filter(|&e| e >= 0.0).ok_or_else(missing("attention.layer_norm_rms_epsilon"))?;
+        let rope = self.rope(kind, head_dim_k, n_ctx_train)?;
+        Ok(Hparams {
+            n_vocab: self.n_vocab()?,
+            n_ctx_train,
+            n_embd,
+            n_layer,
+            n_ff,
+            n_head,
+            n_head_kv,
+            head_dim_k,
+            head_dim_v,
+            norm_eps,
+            kq_scale: 1.0 / (head_dim_k as f32).sqrt(),
+            attn_softcap: 0.0,
+            final_softcap: 0.0,
+            embd_scale: 1.0,
+            n_swa: 0,
+            swa: vec![false; n_layer],
+            rope: vec![rope; n_layer],
+        })
+    }
+
+    /// Reads which layers slide and how far they see: every `pattern`-th layer is global, or as the file lists it.
+    ///
+    /// # Errors
+    /// When the list is shorter than the layers.
+    pub fn sliding_window(&self, hp: &mut Hparams, pattern: u32) -> Result<()> {
+        hp.n_swa = self.u32("attention.sliding_window")?.unwrap_or(0) as usize;
+        if hp.n_swa == 0 {
+            return Ok(());
+        }
+        let suffix = "attention.sliding_window_pattern";
+        let key = self.gguf.arch_key(suffix);
+        if let Some(crate::gguf::Value::Array(_)) = self.gguf.value(&key) {
+            let list = self.gguf.bool_array(&key)?.unwrap_or_default();
+            if list.len() < hp.n_layer {
+                return Err(self.bad(suffix, format!("has {} values for {} layers", list.len(), hp.n_layer)));
+            }
+            hp.swa = list[..hp.n_layer].to_vec();
+        } else {
+            let pattern = self.u32(suffix)?.unwrap_or(pattern).max(1) as usize;
+            hp.swa = (0..hp.n_layer).map(|il| il % pattern < pattern - 1).collect();
+        }
+        Ok(())
+    }
+
+    fn n_vocab(&self) -> Result<usize> {
+        let tokens = self.gguf.str_array("tokenizer.ggml.tokens")?.map(|t| t.len());
+        match tokens.or(self.u32("vocab_size")?.map(|n| n as usize)) {
+            Some(n) if n > 0 => Ok(n),
+            _ => Err(Error::gguf(self.gguf.path(), "tokenizer.ggml.tokens is missing or empty")),
+        }
+    }
+
+    fn rope(&self, kind: RopeKind, head_dim: usize, n_ctx_train: usize) -> Result<Rope> {
+        let n_rot = self.u32("rope.dimension_count")?.map_or(head_dim, |n| n as usize);
+        if n_rot == 0 || n_rot > head_dim || n_rot % 2 != 0 {
+            return Err(self.bad("rope.dimension_count", format!("is {n_rot}; expected an even number up to the head size {head_dim}")));
+        }
+        let mut rope = Rope::new(kind, n_rot, self.f32("rope.freq_base")?.unwrap_or(10_000.0));
+        if rope.freq_base <= 0.0 {
+            return Err(self.bad("rope.freq_base", format!("is {}", rope.freq_base)));
+        }
+        let factor = self.f32("rope.scaling.factor")?.or(self.f32("rope.scale_linear")?).unwrap_or(0.0);
+        let scaling = self.gguf.str(&self.gguf.arch_key("rope.scaling.type"))?.unwrap_or("linear");
+        rope.n_ctx_orig = self.u32("rope.scaling.original_context_length")?.map_or(n_ctx_train, |n| n as usize);
+        rope.attn_factor = self.f32("rope.scaling.attn_factor")?.unwrap_or(1.0);
+        match scaling {
+            "none" => {}
+            "linear" | "yarn" | "longrope" => {
+                if factor > 0.0 && scaling != "longrope" {
+                    rope.freq_scale = 1.0 / factor;
+                }
+                if scaling == "yarn" {
+                    rope.ext_factor = self.f32("rope.scaling.yarn_ext_factor")?.unwrap_or(1.0);
+                    rope.beta_fast = self.f32("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0);
+                    rope.beta_slow = self.f32("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0);
+                }
+            }
+            other => return Err(Error::unsupported("rope.scaling.type", other)),
+        }
+        Ok(rope)
+    }
+}
+
+impl Hparams {
+    /// Query heads per KV head.
+    pub fn n_group(&self) -> usize {
+        self.n_head / self.n_head_kv
+    }
+
+    /// Layers that see the whole context, ascending.
+    pub fn global_layers(&self) -> Vec<usize> {
+        (0..self.n_layer).filter(|&il| !self.swa[il]).collect()
+    }
+}

@@ -1,0 +1,122 @@
+//! Models (stage 3 of the flow): hyperparameters, weights and the graph of one forward pass, one file per architecture.
+//!
+//! A new architecture is one file here, named like `general.architecture`, and one word in [`architectures!`].
+
+mod blocks;
+mod graph;
+mod hparams;
+mod placement;
+mod weights;
+
+pub use graph::{graph_size, Attention, Build, GraphSpec, Inputs, ModelGraph, Outputs};
+pub use hparams::{Hparams, Reader};
+pub use weights::{Layer, LoadOptions, Loader, Weights};
+
+use crate::error::{Error, Result};
+use crate::ggml::{Mmap, Type};
+use crate::gguf::Gguf;
+use std::path::Path;
+
+/// One model family, as llama.cpp divides it: numbers, tensors, graph.
+pub trait Architecture: Sync {
+    /// `general.architecture` of its files.
+    fn name(&self) -> &'static str;
+
+    /// Reads and checks the numbers.
+    ///
+    /// # Errors
+    /// When a number is missing or impossible; the message names the key.
+    fn hparams(&self, reader: &Reader) -> Result<Hparams>;
+
+    /// Fetches the tensors, each with the shape it must have.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights>;
+
+    /// Adds the operations of one forward pass.
+    ///
+    /// # Errors
+    /// When shapes do not fit, which a checked model cannot cause.
+    fn graph(&self, b: &mut Build) -> Result<()>;
+}
+
+macro_rules! architectures {
+    ($($name:ident),* $(,)?) => {
+        $(mod $name;)*
+        /// Every architecture that runs.
+        pub static ARCHITECTURES: &[&dyn Architecture] = &[$(&$name::Arch),*];
+    };
+}
+architectures! { llama, qwen2, qwen3, gemma3 }
+
+/// A loaded model; shared between runs, never changed.
+pub struct Model {
+    /// Its numbers.
+    pub hp: Hparams,
+    /// Its tensors.
+    pub weights: Weights,
+    /// Its metadata.
+    pub gguf: Gguf,
+    arch: &'static dyn Architecture,
+}
+
+impl Model {
+    /// Loads a model file (the first one of a split model).
+    ///
+    /// # Errors
+    /// When the file is damaged, of an unknown architecture, or lacks something its architecture needs.
+    pub fn load(path: &Path, options: LoadOptions) -> Result<Model> {
+        Model::from_gguf(Gguf::open(path)?, options)
+    }
+
+    /// Loads the model whose header was read.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_gguf(gguf: Gguf, options: LoadOptions) -> Result<Model> {
+        let name = gguf.architecture();
+        let Some(&arch) = ARCHITECTURES.iter().find(|a| a.name() == name) else {
+            let known: Vec<_> = ARCHITECTURES.iter().map(|a| a.name()).collect();
+            return Err(Error::gguf(gguf.path(), format!("unsupported architecture '{name}'; supported: {}", known.join(", "))));
+        };
+        let hp = arch.hparams(&Reader::new(&gguf))?;
+        let mut loader = Loader::new(&gguf, options)?;
+        let weights = arch.weights(&mut loader, &hp)?;
+        loader.finish()?;
+        Ok(Model { hp, weights, gguf, arch })
+    }
+
+    /// The architecture.
+    pub fn arch(&self) -> &'static dyn Architecture {
+        self.arch
+    }
+
+    /// A weight as `f32`, read from the file again: what is in memory may be repacked or on a device.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or it cannot be read or converted.
+    pub fn dequantize(&self, name: &str) -> Result<Vec<f32>> {
+        let info = self.gguf.tensor(name).ok_or_else(|| Error::gguf(self.gguf.path(), format!("tensor '{name}' is missing")))?;
+        let unsupported = || Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name()));
+        let ty = Type::from_id(info.ty.id()).ok_or_else(unsupported)?;
+        let map = Mmap::open(&self.gguf.files()[info.file])?;
+        let end = info.offset.saturating_add(info.n_bytes) as usize;
+        let bytes = map.bytes().get(info.offset as usize..end).ok_or_else(|| Error::gguf(map.path(), format!("tensor '{name}' ends beyond the file")))?;
+        let mut out = vec![0.0; bytes.len() / ty.type_size() * ty.block_size()];
+        match ty.to_f32(bytes, &mut out) {
+            true => Ok(out),
+            false => Err(unsupported()),
+        }
+    }
+
+    /// Bytes of all tensors in the file.
+    pub fn n_bytes(&self) -> u64 {
+        self.gguf.tensors().iter().map(|t| t.n_bytes).sum()
+    }
+
+    /// Number of weights.
+    pub fn n_params(&self) -> u64 {
+        self.gguf.tensors().iter().map(|t| t.ne.iter().product::<u64>()).sum()
+    }
+}

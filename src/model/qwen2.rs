@@ -1,0 +1,26 @@
+//! Qwen2 and Qwen2.5: llama's graph with biases on q, k, v and paired halves in the rotation. Source: llama.cpp `src/models/qwen2.cpp`.
+
+use super::{llama, Architecture, Build, Hparams, Loader, Reader, Weights};
+use crate::cache::rope::RopeKind;
+use crate::error::Result;
+
+/// `general.architecture = qwen2`.
+pub struct Arch;
+
+impl Architecture for Arch {
+    fn name(&self) -> &'static str {
+        "qwen2"
+    }
+
+    fn hparams(&self, reader: &Reader) -> Result<Hparams> {
+        reader.base(RopeKind::Neox)
+    }
+
+    fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
+        llama::Arch.weights(loader, hp)
+    }
+
+    fn graph(&self, b: &mut Build) -> Result<()> {
+        llama::Arch.graph(b)
+    }
+}

@@ -1,0 +1,290 @@
+//! The GraceKV pass: full cache -> view -> allocation -> plan -> rewrite, layer by layer, timed and reported (stages 4 and 5).
+//!
+//! The method reads every layer once to divide the budget; then plans are made for a few layers at a time and carried out at
+//! once, so that memory never exceeds the full cache and what those layers become.
+
+use crate::cache::view::{Hidden, Probe, ProbeKind, Probes, Source, View};
+use crate::compress::{Budget, Method, Needs};
+use crate::engine::{Engine, Recorded, Taps, N_PROJ};
+use crate::error::{Error, Result};
+use crate::ggml;
+use crate::model::Hparams;
+use crate::report::{LayerReport, Report, StageTimes};
+use rayon::prelude::*;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+/// How much may be left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// A cache this many times smaller.
+    Ratio(f64),
+    /// This many entries per head on average.
+    Tokens(usize),
+}
+
+/// Parameters of the pass that are not the method's own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PassOptions {
+    /// How much may be left.
+    pub target: Target,
+    /// Tokens decoded from the full cache before the pass.
+    pub n_lookahead: usize,
+    /// First tokens that are kept, as far as the budget allows.
+    pub n_sink: usize,
+    /// Last tokens of the prompt that are kept, as far as the budget allows.
+    pub n_window: usize,
+    /// Shorter prompts are left alone.
+    pub n_min_tokens: usize,
+    /// Run the pass at ratio 1 too.
+    pub force: bool,
+}
+
+impl Default for PassOptions {
+    fn default() -> Self {
+        PassOptions { target: Target::Ratio(1.0), n_lookahead: 32, n_sink: 4, n_window: 16, n_min_tokens: 128, force: false }
+    }
+}
+
+impl PassOptions {
+    /// The ratio that this target means for a prompt of `n_tokens`.
+    pub fn ratio(&self, n_tokens: usize) -> f64 {
+        match self.target {
+            Target::Ratio(x) => x,
+            Target::Tokens(n) => (n_tokens as f64 / n.max(1) as f64).max(1.0),
+        }
+    }
+
+    /// Whether a prompt of `n_tokens` is compressed at all.
+    pub fn applies(&self, n_tokens: usize) -> bool {
+        self.force || (n_tokens >= self.n_min_tokens && self.ratio(n_tokens) > 1.0)
+    }
+}
+
+/// What has to be recorded while a prompt of `n_tokens` is read.
+pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
+    let window = n_tokens.saturating_sub(needs.n_window_query)..n_tokens;
+    // The first tokens' queries are unlike any later one's, and the window has its own probes.
+    let (low, high) = (256.min(n_tokens / 4), window.start.saturating_sub(33));
+    let mut queries: Vec<u32> = Vec::new();
+    if high > low {
+        let n = needs.n_sample_query.min(high - low);
+        queries.extend((0..n).map(|i| (low + i * (high - low) / n) as u32));
+    }
+    queries.extend(window.map(|t| t as u32));
+    let hidden = match needs.hidden {
+        // First, middle and last thirds: meaning changes at different depths.
+        true => [n_layer / 4, n_layer / 2, 3 * n_layer / 4].into_iter().collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
+        false => Vec::new(),
+    };
+    Taps { queries, hidden }
+}
+
+/// The engine as a method sees it.
+struct EngineSource<'a> {
+    engine: RwLock<&'a mut Engine>,
+    prompt: &'a [u32],
+    /// The output matrix that was read last: heads of one layer are asked for one after the other.
+    wo: Mutex<Option<(usize, Arc<Vec<f32>>)>>,
+}
+
+impl<'a> EngineSource<'a> {
+    fn new(engine: &'a mut Engine, prompt: &'a [u32]) -> Self {
+        EngineSource { engine: RwLock::new(engine), prompt, wo: Mutex::new(None) }
+    }
+}
+
+impl Source for EngineSource<'_> {
+    fn keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+        self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.read_keys(il, g, first, out)
+    }
+
+    fn values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+        self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.read_values(il, g, first, out)
+    }
+
+    fn output_weight(&self, il: usize, h: usize) -> Result<Vec<f32>> {
+        let model = self.engine.read().unwrap_or_else(|p| p.into_inner()).model().clone();
+        let mut last = self.wo.lock().unwrap_or_else(|p| p.into_inner());
+        let wo = match &*last {
+            Some((at, wo)) if *at == il => wo.clone(),
+            _ => {
+                let wo = Arc::new(model.dequantize(&format!("blk.{il}.attn_output.weight"))?);
+                *last = Some((il, wo.clone()));
+                wo
+            }
+        };
+        drop(last);
+        // The matrix is {head_dim_v * n_head, n_embd}; the slice is wanted with n_embd innermost.
+        let (dv, n_in, n_embd) = (model.hp.head_dim_v, model.hp.head_dim_v * model.hp.n_head, model.hp.n_embd);
+        let mut out = vec![0.0; n_embd * dv];
+        for (e, row) in wo.chunks_exact(n_in).enumerate() {
+            for (d, x) in row[h * dv..(h + 1) * dv].iter().enumerate() {
+                out[d * n_embd + e] = *x;
+            }
+        }
+        Ok(out)
+    }
+
+    fn queries_of(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
+        let ids: Option<Vec<u32>> = tokens.iter().map(|&t| self.prompt.get(t as usize).copied()).collect();
+        let ids = ids.ok_or_else(|| Error::ggml("a seed beyond the prompt"))?;
+        // Queries come back in ascending order of position; the caller wants its own order.
+        let mut order: Vec<usize> = (0..tokens.len()).collect();
+        order.sort_unstable_by_key(|&i| tokens[i]);
+        let sorted: (Vec<u32>, Vec<u32>) = order.iter().map(|&i| (ids[i], tokens[i])).unzip();
+        let mut engine = self.engine.write().unwrap_or_else(|p| p.into_inner());
+        let per_token = engine.model().hp.head_dim_k * engine.model().hp.n_head;
+        let found = engine.queries_at(&sorted.0, &sorted.1)?;
+        let unsort = |layer: Vec<f32>| {
+            let mut out = vec![0.0; layer.len()];
+            for (at, &i) in order.iter().enumerate().filter(|_| !layer.is_empty()) {
+                out[i * per_token..(i + 1) * per_token].copy_from_slice(&layer[at * per_token..(at + 1) * per_token]);
+            }
+            out
+        };
+        Ok(found.into_iter().map(unsort).collect())
+    }
+}
+
+/// What prefill and lookahead left for the pass.
+pub struct Material<'a> {
+    /// The prompt that the cache holds from position 0 on.
+    pub prompt: &'a [u32],
+    /// Queries tapped while the prompt was read; the last `n_window_query` of them are the window.
+    pub prompt_record: &'a Recorded,
+    /// Queries tapped while the lookahead was decoded.
+    pub lookahead_record: &'a Recorded,
+}
+
+impl Material<'_> {
+    fn probes(&self, needs: &Needs, engine: &Engine) -> Result<Probes> {
+        let n_prompt = self.prompt.len();
+        let window = n_prompt.saturating_sub(needs.n_window_query) as u32;
+        let sample = |pos: &u32| *pos < window;
+        let n_sample = self.prompt_record.pos.iter().filter(|p| sample(p)).count();
+        let hp = &engine.model().hp;
+        let per_probe = hp.head_dim_k * hp.n_head;
+        let kind = |kind| move |&pos: &u32| Probe { kind, pos };
+        let (samples, windows) = self.prompt_record.pos.split_at(n_sample);
+        let mut out = Probes::default();
+        out.list.extend(windows.iter().map(kind(ProbeKind::Window)));
+        out.list.extend(samples.iter().map(kind(ProbeKind::Sample)));
+        out.list.extend(self.lookahead_record.pos.iter().map(kind(ProbeKind::Lookahead)));
+        let n_lookahead = self.lookahead_record.pos.len();
+        for il in 0..hp.n_layer {
+            let prompt = self.prompt_record.queries.get(il).map_or(&[][..], |q| q);
+            let ahead = self.lookahead_record.queries.get(il).map_or(&[][..], |q| q);
+            let (samples, windows) = prompt.split_at((n_sample * per_probe).min(prompt.len()));
+            out.queries.push([windows, samples, ahead].concat());
+            let mut keys = Vec::new();
+            if !prompt.is_empty() && n_lookahead > 0 {
+                // {head_dim_k, n_head_kv, n_lookahead} from head-major rows.
+                keys = vec![0.0; hp.head_dim_k * hp.n_head_kv * n_lookahead];
+                let mut rows = vec![0.0; hp.head_dim_k * n_lookahead];
+                for g in 0..hp.n_head_kv {
+                    engine.cache.read_keys(il, g, n_prompt, &mut rows)?;
+                    for (t, row) in rows.chunks_exact(hp.head_dim_k).enumerate() {
+                        keys[(t * hp.n_head_kv + g) * hp.head_dim_k..][..hp.head_dim_k].copy_from_slice(row);
+                    }
+                }
+            }
+            out.lookahead_keys.push(keys);
+        }
+        Ok(out)
+    }
+}
+
+/// What all views of a pass share.
+struct Scene<'a> {
+    hp: &'a Hparams,
+    layers: &'a [usize],
+    n_tokens: usize,
+    probes: &'a Probes,
+    hidden: &'a Hidden,
+}
+
+impl Scene<'_> {
+    fn view<'s>(&'s self, source: &'s dyn Source) -> View<'s> {
+        View {
+            source,
+            n_layer: self.hp.n_layer,
+            layers: self.layers,
+            n_head: self.hp.n_head,
+            n_head_kv: self.hp.n_head_kv,
+            head_dim_k: self.hp.head_dim_k,
+            head_dim_v: self.hp.head_dim_v,
+            n_tokens: self.n_tokens,
+            kq_scale: self.hp.kq_scale,
+            logit_softcap: self.hp.attn_softcap,
+            rope: &self.hp.rope,
+            probes: self.probes,
+            hidden: self.hidden,
+            surprisal: &[],
+        }
+    }
+}
+
+/// Compresses the prompt in the engine's cache; `room` tokens may follow before the pools must grow.
+///
+/// # Errors
+/// When the budget cannot be met or memory cannot be had. Layers that were rewritten before an error stay rewritten.
+pub fn run(engine: &mut Engine, method: &dyn Method, options: &PassOptions, material: &Material, room: usize) -> Result<Report> {
+    let start = Instant::now();
+    let (n_tokens, hp) = (material.prompt.len(), engine.model().hp.clone());
+    let layers = hp.global_layers();
+    let ratio = options.ratio(n_tokens);
+    let budget = Budget::of_ratio(ratio, layers.len() * hp.n_head_kv, n_tokens, options.n_sink, options.n_window)?;
+    let needs = method.needs();
+    let probes = material.probes(&needs, engine)?;
+    let hidden = Hidden { layers: material.prompt_record.hidden.clone(), n_proj: N_PROJ };
+    let scene = Scene { hp: &hp, layers: &layers, n_tokens, probes: &probes, hidden: &hidden };
+    engine.drop_graph();
+    let bytes_before = engine.cache.bytes();
+    let resident_before = ggml::resident_bytes();
+    ggml::reset_peak_resident();
+    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, material.prompt)), &budget)?;
+    let allocate = start.elapsed();
+
+    let buft = engine.cache_buffer_type();
+    let mut times = StageTimes { allocate, ..StageTimes::default() };
+    let mut reports = Vec::with_capacity(layers.len());
+    // Enough heads at once to keep every core busy, few enough to bound the memory of finished plans.
+    let block = (2 * rayon::current_num_threads()).div_ceil(hp.n_head_kv).max(1);
+    for part in layers.chunks(block) {
+        let at = Instant::now();
+        let source = EngineSource::new(engine, material.prompt);
+        let view = scene.view(&source);
+        let plans = part.par_iter().map(|&il| allocation.layer(&view, il)).collect::<Result<Vec<_>>>()?;
+        drop(source);
+        times.plan += at.elapsed();
+        let at = Instant::now();
+        for plan in &plans {
+            reports.push(LayerReport::of(plan));
+            engine.drop_graph();
+            engine.cache.rewrite(plan, n_tokens, room, buft)?;
+        }
+        times.rewrite += at.elapsed();
+    }
+    let counters = allocation.counters();
+    drop(allocation);
+    ggml::trim();
+    Ok(Report {
+        method: method.name(),
+        ratio,
+        n_tokens,
+        n_lookahead: material.lookahead_record.pos.len(),
+        n_entries_before: layers.len() * hp.n_head_kv * n_tokens,
+        layers: reports,
+        n_layer: hp.n_layer,
+        bytes_before,
+        bytes_after: engine.cache.bytes(),
+        bytes_room: engine.cache.bytes_of_room(),
+        resident_before,
+        resident_after: ggml::resident_bytes(),
+        resident_peak: ggml::peak_resident_bytes(),
+        counters,
+        times,
+        total: start.elapsed(),
+    })
+}

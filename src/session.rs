@@ -1,0 +1,147 @@
+//! The whole story: prompt -> prefill -> lookahead -> pass -> tokens one by one. Everything else exists to keep this file short.
+//!
+//! The first tokens of an answer are decoded from the full cache: their queries show what the answer reads (`measured.md`, part 2),
+//! and they are kept as its beginning, so nothing is paid twice.
+
+use crate::compress::Method;
+use crate::engine::{Engine, Recorded, Taps};
+use crate::error::Result;
+use crate::pass::{self, Material, PassOptions};
+use crate::report::Report;
+
+/// Tokens for which a pool gets room at a time when it is not known how many will come.
+const ROOM: usize = 256;
+
+/// A conversation of one model with one cache.
+pub struct Session {
+    /// The model and its cache.
+    pub engine: Engine,
+    compress: Option<(Box<dyn Method>, PassOptions)>,
+    prompt: Vec<u32>,
+    prompt_record: Recorded,
+    lookahead_record: Recorded,
+    lookahead: Vec<u32>,
+    state: State,
+    /// What the pass did, once it has run.
+    pub report: Option<Report>,
+    /// Tokens that are expected to follow the pass; the pools get room for them.
+    pub n_predict: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Empty,
+    Lookahead,
+    Done,
+}
+
+impl Session {
+    /// A session that compresses its first prompt with `method`, or never.
+    pub fn new(engine: Engine, compress: Option<(Box<dyn Method>, PassOptions)>) -> Session {
+        Session {
+            engine,
+            compress,
+            prompt: Vec::new(),
+            prompt_record: Recorded::default(),
+            lookahead_record: Recorded::default(),
+            lookahead: Vec::new(),
+            state: State::Empty,
+            report: None,
+            n_predict: None,
+        }
+    }
+
+    /// Reads a prompt, or the next turn, and gives the logits after its last token. Shapes: `{n_vocab}`.
+    ///
+    /// # Errors
+    /// When it does not fit the context, or ggml fails.
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        if self.state == State::Lookahead {
+            self.compress_now()?;
+        }
+        let first = self.state == State::Empty;
+        let needs = match &self.compress {
+            Some((method, options)) if first && options.applies(tokens.len()) => Some(method.needs()),
+            _ => None,
+        };
+        self.state = State::Done;
+        let Some(needs) = needs else {
+            self.make_room(tokens.len())?;
+            return self.engine.decode_last(tokens, &Taps::default(), &mut Recorded::default());
+        };
+        let taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
+        self.prompt = tokens.to_vec();
+        let logits = self.engine.decode_last(tokens, &taps, &mut self.prompt_record)?;
+        self.state = State::Lookahead;
+        if !needs.lookahead || self.n_lookahead() == 0 {
+            self.compress_now()?;
+        }
+        Ok(logits)
+    }
+
+    /// Decodes one token and gives the logits after it; runs the pass when the lookahead is complete. Shapes: `{n_vocab}`.
+    ///
+    /// # Errors
+    /// When the context is full, or ggml fails.
+    pub fn step(&mut self, token: u32) -> Result<Vec<f32>> {
+        if self.state != State::Lookahead {
+            self.make_room(1)?;
+            return self.engine.decode_last(&[token], &Taps::default(), &mut Recorded::default());
+        }
+        let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], hidden: Vec::new() };
+        let logits = self.engine.decode_last(&[token], &taps, &mut self.lookahead_record)?;
+        self.lookahead.push(token);
+        if self.lookahead.len() >= self.n_lookahead() {
+            self.compress_now()?;
+        }
+        Ok(logits)
+    }
+
+    /// Whether the pass is still to come.
+    pub fn is_pending(&self) -> bool {
+        self.state == State::Lookahead
+    }
+
+    /// Runs the pass now if it is still to come.
+    ///
+    /// # Errors
+    /// As [`pass::run`].
+    pub fn compress_now(&mut self) -> Result<()> {
+        let Some((method, options)) = self.compress.as_ref().filter(|_| self.state == State::Lookahead) else { return Ok(()) };
+        let material = Material { prompt: &self.prompt, prompt_record: &self.prompt_record, lookahead_record: &self.lookahead_record };
+        let left = self.engine.options().n_ctx - self.engine.cache.n_past();
+        let room = self.n_predict.unwrap_or(ROOM).min(left);
+        let report = pass::run(&mut self.engine, method.as_ref(), options, &material, room)?;
+        self.report = Some(report);
+        self.prompt_record = Recorded::default();
+        self.lookahead_record = Recorded::default();
+        self.state = State::Done;
+        Ok(())
+    }
+
+    /// Runs the pass and throws the lookahead away: the next token follows the prompt. Gives back the discarded tokens.
+    ///
+    /// # Errors
+    /// As [`pass::run`].
+    pub fn compress_discarding(&mut self) -> Result<Vec<u32>> {
+        self.compress_now()?;
+        let n = self.lookahead.len();
+        self.engine.cache.truncate(self.engine.cache.n_past() - n)?;
+        Ok(std::mem::take(&mut self.lookahead))
+    }
+
+    fn n_lookahead(&self) -> usize {
+        self.compress.as_ref().map_or(0, |(_, o)| o.n_lookahead)
+    }
+
+    fn make_room(&mut self, n: usize) -> Result<()> {
+        let cache = &self.engine.cache;
+        if cache.is_compressed() && cache.room() < n && cache.n_past() + n <= self.engine.options().n_ctx {
+            let left = self.engine.options().n_ctx - cache.n_past();
+            let buft = self.engine.cache_buffer_type();
+            self.engine.drop_graph();
+            self.engine.cache.grow(n.max(ROOM).min(left), buft)?;
+        }
+        Ok(())
+    }
+}
