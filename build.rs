@@ -14,7 +14,7 @@ fn main() {
     for path in ["build.rs", "Cargo.lock", "vendor", "bindings"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for var in ["GRACEKV_GGML_DIR", "DOCS_RS"] {
+    for var in ["GRACEKV_GGML_DIR", "GRACEKV_GGML_LIB", "CMAKE", "DOCS_RS"] {
         println!("cargo::rerun-if-env-changed={var}");
     }
     if env::var_os("DOCS_RS").is_some() {
@@ -25,7 +25,10 @@ fn main() {
     println!("cargo::rustc-env=GRACEKV_GGML_INCLUDE={}", source.join("include").display());
     #[cfg(feature = "bindgen")]
     generate_bindings(&source);
-    let lib_dir = build(&source);
+    let lib_dir = match env::var_os("GRACEKV_GGML_LIB") {
+        Some(ready) => PathBuf::from(ready),
+        None => build(&source),
+    };
     link(&lib_dir);
 }
 

@@ -11,6 +11,7 @@
 pub mod error;
 pub mod ggml;
 pub mod gguf;
+pub mod tokenizer;
 pub mod model;
 pub mod cache;
 pub mod engine;

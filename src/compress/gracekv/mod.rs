@@ -10,6 +10,7 @@ pub mod allocate;
 pub mod cholesky;
 pub mod cluster;
 pub mod fit;
+pub mod paper;
 pub mod probe;
 pub mod refit;
 #[cfg(test)]
