@@ -18,4 +18,6 @@ pub mod engine;
 pub mod compress;
 pub mod pass;
 pub mod report;
+pub mod sample;
 pub mod session;
+pub mod cli;

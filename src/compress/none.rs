@@ -1,12 +1,17 @@
 //! `none`: keeps every entry, so that the pass itself can be run and measured at ratio 1 (stage 5).
 
 use super::select::Kept;
-use super::{Allocation, Budget, Method, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::view::View;
 use crate::error::{Error, Result};
 
 /// The method.
 pub struct KeepAll;
+
+/// For the registry.
+pub(super) fn make(_: &MethodOptions) -> Box<dyn Method> {
+    Box::new(KeepAll)
+}
 
 impl Method for KeepAll {
     fn name(&self) -> &'static str {

@@ -4,12 +4,17 @@
 //! Deviation: keys keep the positions of their tokens, as in every method here; the paper renumbers them within the cache.
 
 use super::select::{check_budget, heads, Kept, Pinned};
-use super::{Allocation, Budget, Method, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
 
 /// The method.
 pub struct StreamingLlm;
+
+/// For the registry.
+pub(super) fn make(_: &MethodOptions) -> Box<dyn Method> {
+    Box::new(StreamingLlm)
+}
 
 impl Method for StreamingLlm {
     fn name(&self) -> &'static str {

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::score::{Queries, TokenScore};
 use super::select::{check_budget, heads, select, Kept, Pinned};
-use super::{Allocation, Budget, Method, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
 
@@ -16,6 +16,11 @@ const FLOOR: f32 = 0.2;
 
 /// The method.
 pub struct TopK;
+
+/// For the registry.
+pub(super) fn make(_: &MethodOptions) -> Box<dyn Method> {
+    Box::new(TopK)
+}
 
 impl Method for TopK {
     fn name(&self) -> &'static str {

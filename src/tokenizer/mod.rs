@@ -15,6 +15,7 @@ mod pretokenize;
 mod special;
 mod special_ids;
 mod spm;
+pub mod chat;
 pub mod stream;
 mod vocab;
 

@@ -22,7 +22,7 @@ use self::allocate::HeadChoice;
 use self::fit::Prototype;
 use self::probe::Head;
 use super::score::matrix;
-use super::{Allocation, Budget, Method, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::plan::{Entry, HeadPlan, LayerPlan, Row};
 use crate::cache::view::View;
 use crate::error::Result;
@@ -65,6 +65,18 @@ impl Default for Options {
 pub struct GraceKv {
     /// Parameters.
     pub options: Options,
+}
+
+/// For the registry.
+pub(super) fn make(o: &MethodOptions) -> Box<dyn Method> {
+    if o.paper {
+        let mut options = paper::Options::default();
+        options.floor_share = o.floor.unwrap_or(options.floor_share);
+        return Box::new(paper::Paper { options });
+    }
+    let d = Options::default();
+    let options = Options { floor: o.floor.unwrap_or(d.floor), prototype_share: o.prototypes.unwrap_or(d.prototype_share), ..d };
+    Box::new(GraceKv { options })
 }
 
 impl Method for GraceKv {

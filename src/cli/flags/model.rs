@@ -1,0 +1,84 @@
+//! Options of the model file, threads and devices.
+
+use super::Action::{Int, Path, Switch, Text};
+use super::{flag, int, one_of, set, Flag};
+use crate::cli::low::LoadMode;
+
+const LOAD_MODES: &[(&str, LoadMode)] = &[
+    ("auto", LoadMode::Mmap),
+    ("none", LoadMode::Read),
+    ("mmap", LoadMode::Mmap),
+    ("mlock", LoadMode::Mlock),
+    ("mmap+mlock", LoadMode::Mlock),
+    ("dio", LoadMode::Read),
+];
+
+#[rustfmt::skip]
+pub(super) const FLAGS: &[Flag] = &[
+    flag(&["-m", "--model"], "FNAME", "LLAMA_ARG_MODEL", Path(|a, path| set(&mut a.model, Some(path))),
+        "model file (GGUF)"),
+    flag(&["-lm", "--load-mode"], "MODE", "LLAMA_ARG_LOAD_MODE", Text(|a, v| set(&mut a.load_mode, one_of(&v, LOAD_MODES)?)),
+        "how the model file is read: auto (mmap), none (read into memory), mmap, mlock, mmap+mlock, dio (as none) (default: auto)"),
+    flag(&["--mmap"], "", "", Switch(|a, on| set(&mut a.load_mode, if on { LoadMode::Mmap } else { LoadMode::Read })),
+        "same as --load-mode mmap or none").off_by(&["--no-mmap"]),
+    flag(&["--mlock"], "", "", Switch(|a, _| set(&mut a.load_mode, LoadMode::Mlock)),
+        "same as --load-mode mlock"),
+    flag(&["-dio", "--direct-io"], "", "", Switch(|a, on| if on { set(&mut a.load_mode, LoadMode::Read) } else { Ok(()) }),
+        "same as --load-mode dio").off_by(&["-ndio", "--no-direct-io"]),
+    flag(&["--repack"], "", "LLAMA_ARG_REPACK", Switch(|a, on| set(&mut a.repack, on)),
+        "let ggml rearrange weights for faster matrix products (default: enabled)").off_by(&["-nr", "--no-repack"]),
+    flag(&["-t", "--threads"], "N", "LLAMA_ARG_THREADS", Int(|a, n| set(&mut a.n_threads, Some(int(n.max(0), 0)?))),
+        "threads for generation; 0 or less = all hardware threads (default: number of physical cores)"),
+    flag(&["-tb", "--threads-batch"], "N", "", Int(|a, n| set(&mut a.n_threads_batch, Some(int(n.max(0), 0)?))),
+        "threads for prompt processing (default: same as --threads)"),
+    flag(&["-C", "--cpu-mask"], "M", "", Text(|a, v| set(&mut a.cpu_mask, mask(&v)?)),
+        "processors the threads may run on, as a hexadecimal mask (default: all)"),
+    flag(&["-Cr", "--cpu-range"], "lo-hi", "", Text(|a, v| range(&mut a.cpu_mask, &v)),
+        "processors the threads may run on, as a range; adds to --cpu-mask"),
+    flag(&["--cpu-strict"], "<0|1>", "", Int(|a, n| set(&mut a.cpu_strict, n != 0)),
+        "one processor per thread (default: 0)"),
+    flag(&["--prio"], "N", "", Int(|a, n| set(&mut a.priority, n.try_into().ok().filter(|p| (-1..=3).contains(p)).ok_or("invalid value")?)),
+        "priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 realtime (default: 0)"),
+    flag(&["--poll"], "<0...100>", "", Int(|a, n| set(&mut a.poll, u32::try_from(n).ok().filter(|&p| p <= 100).ok_or("invalid value")?)),
+        "how eagerly threads wait for work, 0 = they sleep (default: 50)"),
+    flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], "N", "LLAMA_ARG_N_GPU_LAYERS", Text(|a, v| set(&mut a.n_gpu_layers, layers(&v)?)),
+        "layers to keep on the GPU: a number, auto or all; without a GPU it has no effect (default: auto)"),
+];
+
+/// A hexadecimal mask, lowest processor in the last digit.
+fn mask(text: &str) -> Result<Vec<bool>, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    let mut cpus = Vec::new();
+    for digit in digits.chars().rev() {
+        let bits = digit.to_digit(16).ok_or("invalid cpumask")?;
+        cpus.extend((0..4).map(|i| bits >> i & 1 == 1));
+    }
+    if cpus.contains(&true) && cpus.len() <= 1024 {
+        Ok(cpus)
+    } else {
+        Err("invalid cpumask".to_string())
+    }
+}
+
+/// `lo-hi`, where one end may be missing (0 and 511, as in llama.cpp).
+fn range(cpus: &mut Vec<bool>, text: &str) -> Result<(), String> {
+    let end = |s: &str, default: usize| if s.is_empty() { Some(default) } else { s.parse().ok() };
+    let (lo, hi) = text.split_once('-').ok_or("invalid range")?;
+    match (end(lo, 0), end(hi, 511)) {
+        (Some(lo), Some(hi)) if lo <= hi && hi < 512 => {
+            cpus.resize(cpus.len().max(hi + 1), false);
+            cpus[lo..=hi].fill(true);
+            Ok(())
+        }
+        _ => Err("invalid range".to_string()),
+    }
+}
+
+/// -1 stands for auto, -2 for all.
+fn layers(text: &str) -> Result<i32, String> {
+    match text {
+        "auto" => Ok(-1),
+        "all" => Ok(-2),
+        _ => text.parse().map_err(|_| format!("'{text}' is not a number, auto or all")),
+    }
+}

@@ -1,0 +1,40 @@
+//! Options of the prompt and the conversation.
+
+use super::Action::{Path, Switch, Text};
+use super::{flag, set, Flag};
+use crate::cli::low::Source;
+
+#[rustfmt::skip]
+pub(super) const FLAGS: &[Flag] = &[
+    flag(&["-p", "--prompt"], "PROMPT", "", Text(|a, v| set(&mut a.prompt, Some(Source::Text(v)))),
+        "prompt to start with; for a system message use -sys"),
+    flag(&["-f", "--file"], "FNAME", "", Path(|a, path| set(&mut a.prompt, Some(Source::File(path)))),
+        "file with the prompt; one line break at its end is dropped"),
+    flag(&["-bf", "--binary-file"], "FNAME", "", Path(|a, path| set(&mut a.prompt, Some(Source::Binary(path)))),
+        "file with the prompt, taken as it is"),
+    flag(&["-sys", "--system-prompt"], "PROMPT", "", Text(|a, v| set(&mut a.system_prompt, Some(Source::Text(v)))),
+        "system message of the conversation"),
+    flag(&["-sysf", "--system-prompt-file"], "FNAME", "", Path(|a, path| set(&mut a.system_prompt, Some(Source::File(path)))),
+        "file with the system message"),
+    flag(&["-e", "--escape"], "", "", Switch(|a, on| set(&mut a.escape, on)),
+        r#"replace \n, \r, \t, \', \", \\ and \xHH in prompts (default: enabled)"#).off_by(&["--no-escape"]),
+    flag(&["-cnv", "--conversation"], "", "", Switch(|a, on| set(&mut a.conversation, Some(on))),
+        "chat with the model by its chat template, or with -no-cnv continue the prompt as plain text (default: chat if the model has a template)")
+        .off_by(&["-no-cnv", "--no-conversation"]),
+    flag(&["-st", "--single-turn"], "", "", Switch(|a, _| set(&mut a.single_turn, true)),
+        "end after the first answer of a conversation"),
+    flag(&["-r", "--reverse-prompt"], "PROMPT", "", Text(|a, v| { a.reverse_prompts.push(v); Ok(()) }),
+        "stop when the model writes this text, and in a conversation hand over to the user; may be given several times").accumulates(),
+    flag(&["-mli", "--multiline-input"], "", "", Switch(|a, _| set(&mut a.multiline_input, true)),
+        r"input of several lines: a line that ends in \ or / hands over to the model"),
+    flag(&["--chat-template"], "JINJA_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE", Text(|a, v| set(&mut a.chat_template, Some(Source::Text(v)))),
+        "chat template to use instead of the model's: Jinja text, or chatml"),
+    flag(&["--chat-template-file"], "FNAME", "LLAMA_ARG_CHAT_TEMPLATE_FILE", Path(|a, path| set(&mut a.chat_template, Some(Source::Binary(path)))),
+        "file with the chat template"),
+    flag(&["-cml", "--chatml"], "", "", Switch(|a, _| set(&mut a.chat_template, Some(Source::Text("chatml".to_string())))),
+        "same as --chat-template chatml"),
+    flag(&["--jinja"], "", "LLAMA_ARG_JINJA", Switch(|a, on| {
+        if !on { a.warnings.push("--no-jinja has no effect: chat templates are always read as Jinja".to_string()); }
+        Ok(())
+    }), "chat templates are Jinja (always)").off_by(&["--no-jinja"]),
+];

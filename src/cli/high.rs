@@ -1,0 +1,144 @@
+//! Checked settings: texts are read, escapes replaced, automatic values chosen, contradictions refused.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::escape::unescape;
+use super::low::{KvSize, LowArgs, Source};
+use crate::error::{Error, Result};
+
+/// Longest prompt that is read, as in llama.cpp, which counts bytes in 31 bits.
+const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
+/// Smallest context of llama.cpp.
+const MIN_CTX: usize = 8;
+
+/// Settings a run can rely on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HighArgs {
+    /// What needs no further work.
+    pub low: LowArgs,
+    /// The model file.
+    pub model: PathBuf,
+    /// The prompt with escapes replaced; `None` when none was given.
+    pub prompt: Option<String>,
+    /// The system message; escapes are not replaced in it, as in llama.cpp.
+    pub system_prompt: Option<String>,
+    /// Texts that stop the generation.
+    pub reverse_prompts: Vec<String>,
+    /// Jinja text or name of a built-in template.
+    pub chat_template: Option<String>,
+    /// Threads for one token.
+    pub n_threads: usize,
+    /// Threads for the prompt.
+    pub n_threads_batch: usize,
+}
+
+impl HighArgs {
+    /// Checks `low`; `methods` are the names of the compression methods.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for what the arguments lack or contradict, [`Error::Io`] and [`Error::Context`] for their files.
+    pub fn new(mut low: LowArgs, methods: &[&str]) -> Result<Self> {
+        let model = low.model.clone().ok_or_else(|| Error::Usage("error: --model is required".to_string()))?;
+        if !methods.contains(&low.kv_method.as_str()) {
+            let known = methods.join(", ");
+            return Err(Error::Usage(format!(
+                "error: unknown compression method '{}'; --kv-method can be {known}",
+                low.kv_method
+            )));
+        }
+        adjust(&mut low);
+        let escape = |bytes: Vec<u8>| if low.escape { unescape(&bytes) } else { bytes };
+        let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s)?), s)).transpose()?;
+        let system_prompt = low.system_prompt.as_ref().map(|s| text("the system prompt", read(s)?, s)).transpose()?;
+        let chat_template = low.chat_template.as_ref().map(|s| text("the chat template", read(s)?, s)).transpose()?;
+        let reverse = low
+            .reverse_prompts
+            .iter()
+            .map(|r| text("the reverse prompt", escape(r.clone().into_bytes()), &Source::Text(String::new())));
+        let reverse_prompts = reverse.collect::<Result<Vec<_>>>()?;
+        let n_threads = threads(low.n_threads, default_threads());
+        let n_threads_batch = threads(low.n_threads_batch, n_threads);
+        Ok(HighArgs { model, prompt, system_prompt, reverse_prompts, chat_template, n_threads, n_threads_batch, low })
+    }
+
+    /// Whether the pass is to run for a prompt of this many tokens.
+    pub fn compresses(&self, n_tokens: usize) -> bool {
+        let smaller = match self.low.kv_size {
+            KvSize::Ratio(x) => x > 1.0,
+            KvSize::Tokens(n) => n < n_tokens,
+        };
+        self.low.kv_force || (smaller && self.low.kv_method != "none" && n_tokens >= self.low.kv_min_tokens)
+    }
+}
+
+fn adjust(low: &mut LowArgs) {
+    let mut warn = |text: &str| low.warnings.push(text.to_string());
+    if low.n_ctx != 0 && low.n_ctx < MIN_CTX {
+        warn("minimum context size is 8, using minimum size");
+        low.n_ctx = MIN_CTX;
+    }
+    let has_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+    if !has_gpu && low.n_gpu_layers != 0 && low.given.contains("gpu-layers") {
+        warn("this build has no GPU support, --gpu-layers option will be ignored");
+    }
+    if low.kv_discard_lookahead && low.kv_lookahead == 0 {
+        warn("--kv-discard-lookahead has no effect with --kv-lookahead 0");
+    }
+    low.n_ubatch = low.n_ubatch.min(low.n_batch);
+}
+
+fn read(source: &Source) -> Result<Vec<u8>> {
+    let read_file = |path: &Path| {
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(|e| Error::io(path, e))?;
+        file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, e))?;
+        if bytes.len() as u64 > MAX_TEXT_BYTES {
+            return Err(Error::Context {
+                what: format!("{}: more than {MAX_TEXT_BYTES} bytes cannot be a prompt", path.display()),
+            });
+        }
+        Ok(bytes)
+    };
+    match source {
+        Source::Text(text) => Ok(text.clone().into_bytes()),
+        Source::Binary(path) => read_file(path),
+        Source::File(path) => {
+            let mut bytes = read_file(path)?;
+            if bytes.last() == Some(&b'\n') {
+                bytes.pop();
+            }
+            Ok(bytes)
+        }
+    }
+}
+
+fn text(what: &str, bytes: Vec<u8>, source: &Source) -> Result<String> {
+    let place = match source {
+        Source::Text(_) => String::new(),
+        Source::File(path) | Source::Binary(path) => format!("{}: ", path.display()),
+    };
+    let refuse = |at: usize, why: &str| Error::Context { what: format!("{place}{what} has {why} at byte {at}") };
+    if let Some(at) = bytes.iter().position(|&b| b == 0) {
+        return Err(refuse(at, "a NUL"));
+    }
+    String::from_utf8(bytes).map_err(|e| refuse(e.utf8_error().valid_up_to(), "invalid UTF-8"))
+}
+
+/// The physical cores, as far as this process may use them.
+fn default_threads() -> usize {
+    num_cpus::get_physical().min(hardware_threads())
+}
+
+fn hardware_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn threads(asked: Option<usize>, default: usize) -> usize {
+    match asked {
+        Some(0) => hardware_threads(),
+        Some(n) => n,
+        None => default,
+    }
+}

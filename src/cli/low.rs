@@ -1,0 +1,193 @@
+//! What was typed: one field per setting, with llama.cpp's defaults, nothing opened and nothing combined yet.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use crate::sample::SampleParams;
+
+/// Something to print instead of running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// The help, on standard output.
+    Help,
+    /// The version, on standard error as llama.cpp does.
+    Version,
+    /// The compression methods, on standard output.
+    Methods,
+}
+
+/// A setting that may be left to the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnOffAuto {
+    /// Yes.
+    On,
+    /// No.
+    Off,
+    /// The program decides.
+    #[default]
+    Auto,
+}
+
+/// How the model file gets into memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadMode {
+    /// Mapped.
+    #[default]
+    Mmap,
+    /// Mapped and locked.
+    Mlock,
+    /// Read.
+    Read,
+}
+
+/// Where a text comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The command line.
+    Text(String),
+    /// A file, without one line break at its end.
+    File(PathBuf),
+    /// A file as it is.
+    Binary(PathBuf),
+}
+
+/// How small the compressed cache is to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KvSize {
+    /// This many times smaller; 1 is the whole cache.
+    Ratio(f64),
+    /// Entries per head, on average.
+    Tokens(usize),
+}
+
+/// Form of the gracekv method.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Variant {
+    /// Prototypes fitted to the queries.
+    #[default]
+    Fitted,
+    /// As in the paper.
+    Paper,
+}
+
+/// The arguments as typed.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // each field is the option of its name; the tables hold the texts
+pub struct LowArgs {
+    pub special: Option<Special>,
+    /// Lines to be printed as warnings.
+    pub warnings: Vec<String>,
+    /// Names ([`super::flags::Flag::id`]) of the options that were given, also by the environment.
+    pub given: BTreeSet<&'static str>,
+
+    pub kv_size: KvSize,
+    pub kv_method: String,
+    pub kv_variant: Variant,
+    pub kv_lookahead: usize,
+    pub kv_sink: Option<usize>,
+    pub kv_window: Option<usize>,
+    pub kv_floor: Option<f64>,
+    pub kv_prototypes: Option<f64>,
+    pub kv_min_tokens: usize,
+    pub kv_report: Option<PathBuf>,
+    pub kv_discard_lookahead: bool,
+    pub kv_force: bool,
+
+    pub prompt: Option<Source>,
+    pub system_prompt: Option<Source>,
+    pub escape: bool,
+    pub conversation: Option<bool>,
+    pub single_turn: bool,
+    pub reverse_prompts: Vec<String>,
+    pub multiline_input: bool,
+    pub chat_template: Option<Source>,
+
+    pub sample: SampleParams,
+    pub ignore_eos: bool,
+
+    pub n_ctx: usize,
+    pub n_predict: i32,
+    pub n_batch: usize,
+    pub n_ubatch: usize,
+    pub flash_attn: OnOffAuto,
+    pub cache_type_k: &'static str,
+    pub cache_type_v: &'static str,
+
+    pub model: Option<PathBuf>,
+    pub load_mode: LoadMode,
+    pub repack: bool,
+    /// 0 = all hardware threads.
+    pub n_threads: Option<usize>,
+    pub n_threads_batch: Option<usize>,
+    pub cpu_mask: Vec<bool>,
+    pub cpu_strict: bool,
+    pub priority: i32,
+    pub poll: u32,
+    /// -1 = auto, -2 = all.
+    pub n_gpu_layers: i32,
+
+    pub display_prompt: bool,
+    pub special_tokens: bool,
+    pub color: OnOffAuto,
+    pub simple_io: bool,
+    pub perf: bool,
+    pub warmup: bool,
+    /// Highest level of messages that are printed.
+    pub verbosity: i32,
+}
+
+impl Default for LowArgs {
+    fn default() -> Self {
+        LowArgs {
+            special: None,
+            warnings: Vec::new(),
+            given: BTreeSet::new(),
+            kv_size: KvSize::Ratio(1.0),
+            kv_method: "gracekv".to_string(),
+            kv_variant: Variant::Fitted,
+            kv_lookahead: 32,
+            kv_sink: None,
+            kv_window: None,
+            kv_floor: None,
+            kv_prototypes: None,
+            kv_min_tokens: 128,
+            kv_report: None,
+            kv_discard_lookahead: false,
+            kv_force: false,
+            prompt: None,
+            system_prompt: None,
+            escape: true,
+            conversation: None,
+            single_turn: false,
+            reverse_prompts: Vec::new(),
+            multiline_input: false,
+            chat_template: None,
+            sample: SampleParams::default(),
+            ignore_eos: false,
+            n_ctx: 0,
+            n_predict: -1,
+            n_batch: 2048,
+            n_ubatch: 512,
+            flash_attn: OnOffAuto::Auto,
+            cache_type_k: "f16",
+            cache_type_v: "f16",
+            model: None,
+            load_mode: LoadMode::Mmap,
+            repack: true,
+            n_threads: None,
+            n_threads_batch: None,
+            cpu_mask: Vec::new(),
+            cpu_strict: false,
+            priority: 0,
+            poll: 50,
+            n_gpu_layers: -1,
+            display_prompt: true,
+            special_tokens: false,
+            color: OnOffAuto::Auto,
+            simple_io: false,
+            perf: true,
+            warmup: true,
+            verbosity: 3,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! The command line (last stage of the flow): llama.cpp's options and ours, from arguments to validated settings.
+//!
+//! `translate` (llama.cpp's spelling) -> clap (`parse`) -> [`low::LowArgs`] (what was typed) -> [`high::HighArgs`] (checked,
+//! files read). One row in a table of `flags` is one option: parser, help and tests read the same rows.
+
+pub mod console;
+pub mod escape;
+pub mod flags;
+pub mod help;
+pub mod high;
+pub mod interrupt;
+pub mod low;
+pub mod parse;
+mod translate;

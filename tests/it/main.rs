@@ -1,0 +1,6 @@
+//! Integration tests.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod chat;
+mod cli;
+mod sample;
