@@ -147,12 +147,12 @@ impl Engine {
         self.kept = None;
     }
 
-    /// Appends tokens to the cache. Gives the logits that were asked for, `{n_vocab, n}`, through `on_logits`, ubatch by ubatch:
-    /// the range of tokens of `tokens` they belong to, and the numbers.
+    /// Appends tokens to the cache. After each ubatch calls `on_ubatch` with the range of `tokens` it was and the logits that
+    /// were asked for, `{n_vocab, n}` of its last `n` tokens; an error of the callback ends the run.
     ///
     /// # Errors
     /// When the tokens do not fit the context or are not of the vocabulary, or ggml fails.
-    pub fn decode(&mut self, tokens: &[u32], want: Want, taps: &Taps, record: &mut Recorded, mut on_logits: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>) -> Result<()> {
+    pub fn decode(&mut self, tokens: &[u32], want: Want, taps: &Taps, record: &mut Recorded, mut on_ubatch: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>) -> Result<()> {
         let room = self.cache.room();
         if tokens.len() > room {
             return Err(Error::Context { what: format!("{} tokens do not fit: {room} of the context of {} are left", tokens.len(), self.options.n_ctx) });
@@ -171,9 +171,7 @@ impl Engine {
             let pos: Vec<u32> = (0..part.len()).map(|j| (self.cache.n_past() + j) as u32).collect();
             let mut logits = self.ubatch(part, &pos, n_out, taps, record)?;
             self.cache.advance(part.len());
-            if n_out > 0 {
-                on_logits(at + part.len() - n_out..at + part.len(), &mut logits)?;
-            }
+            on_ubatch(at..at + part.len(), &mut logits)?;
         }
         Ok(())
     }
@@ -185,7 +183,9 @@ impl Engine {
     pub fn decode_last(&mut self, tokens: &[u32], taps: &Taps, record: &mut Recorded) -> Result<Vec<f32>> {
         let mut out = Vec::new();
         self.decode(tokens, Want::Last, taps, record, |_, logits| {
-            out = logits.to_vec();
+            if !logits.is_empty() {
+                out = logits.to_vec();
+            }
             Ok(())
         })?;
         Ok(out)

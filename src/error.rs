@@ -58,6 +58,8 @@ pub enum Error {
     },
     /// The command line is wrong.
     Usage(String),
+    /// The user pressed Ctrl-C.
+    Interrupted,
 }
 
 /// `Result` with this crate's [`Error`].
@@ -103,6 +105,7 @@ impl fmt::Display for Error {
             Error::Ggml { call } => write!(f, "ggml: {call}"),
             Error::Budget { what } => write!(f, "KV budget: {what}"),
             Error::Context { what } | Error::Usage(what) => f.write_str(what),
+            Error::Interrupted => f.write_str("Interrupted by user"),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! and they are kept as its beginning, so nothing is paid twice.
 
 use crate::compress::Method;
-use crate::engine::{Engine, Recorded, Taps};
+use crate::engine::{Engine, Recorded, Taps, Want};
 use crate::error::Result;
 use crate::pass::{self, Material, PassOptions};
 use crate::report::Report;
@@ -52,10 +52,11 @@ impl Session {
     }
 
     /// Reads a prompt, or the next turn, and gives the logits after its last token. Shapes: `{n_vocab}`.
+    /// `on_progress` is told how many tokens have been read; its error ends the run.
     ///
     /// # Errors
     /// When it does not fit the context, or ggml fails.
-    pub fn prefill(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+    pub fn prefill(&mut self, tokens: &[u32], mut on_progress: impl FnMut(usize) -> Result<()>) -> Result<Vec<f32>> {
         if self.state == State::Lookahead {
             self.compress_now()?;
         }
@@ -67,11 +68,11 @@ impl Session {
         self.state = State::Done;
         let Some(needs) = needs else {
             self.make_room(tokens.len())?;
-            return self.engine.decode_last(tokens, &Taps::default(), &mut Recorded::default());
+            return read(&mut self.engine, tokens, &Taps::default(), &mut Recorded::default(), &mut on_progress);
         };
         let taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
         self.prompt = tokens.to_vec();
-        let logits = self.engine.decode_last(tokens, &taps, &mut self.prompt_record)?;
+        let logits = read(&mut self.engine, tokens, &taps, &mut self.prompt_record, &mut on_progress)?;
         self.state = State::Lookahead;
         if !needs.lookahead || self.n_lookahead() == 0 {
             self.compress_now()?;
@@ -144,4 +145,16 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// Decodes tokens, reporting progress; gives the logits of the last one.
+fn read(engine: &mut Engine, tokens: &[u32], taps: &Taps, record: &mut Recorded, on_progress: &mut impl FnMut(usize) -> Result<()>) -> Result<Vec<f32>> {
+    let mut out = Vec::new();
+    engine.decode(tokens, Want::Last, taps, record, |range, logits| {
+        if !logits.is_empty() {
+            out = logits.to_vec();
+        }
+        on_progress(range.end)
+    })?;
+    Ok(out)
 }

@@ -16,6 +16,13 @@ pub fn reset_peak_resident() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
+/// Memory that can be had without swapping, in bytes; `None` where the system does not tell.
+pub fn available_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib: u64 = info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse().ok())?;
+    Some(kib * 1024)
+}
+
 fn status_kib(key: &str) -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let field = status.lines().find_map(|l| l.strip_prefix(key)?.split_whitespace().next()?.parse().ok());

@@ -23,6 +23,16 @@ impl Mmap {
         Ok(Mmap { map, path: path.to_path_buf() })
     }
 
+    /// Keeps the pages in memory (`mlock`).
+    ///
+    /// # Errors
+    /// When the system refuses, usually because of its limit on locked memory.
+    pub fn lock(&self) -> Result<()> {
+        #[cfg(unix)]
+        self.map.lock().map_err(|e| Error::io(&self.path, e))?;
+        Ok(())
+    }
+
     /// The mapped bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.map

@@ -127,6 +127,8 @@ impl Layer {
 pub struct LoadOptions {
     /// Map the file instead of reading it.
     pub mmap: bool,
+    /// Keep the mapped file in memory.
+    pub mlock: bool,
     /// Use the CPU's extra buffer types where they are faster.
     pub repack: bool,
     /// Look at every value of every tensor and refuse those that are not finite.
@@ -135,7 +137,7 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { mmap: true, repack: true, check_tensors: false }
+        LoadOptions { mmap: true, mlock: false, repack: true, check_tensors: false }
     }
 }
 
@@ -168,6 +170,11 @@ impl<'a> Loader<'a> {
             let end = info.offset.checked_add(info.n_bytes);
             if end.is_none_or(|end| end > file.bytes().len() as u64) {
                 return Err(Error::gguf(file.path(), format!("tensor '{}' ends at byte {end:?}, the file has {}", info.name, file.bytes().len())));
+            }
+        }
+        if options.mlock {
+            for file in &files {
+                file.lock()?;
             }
         }
         let mapped = vec![None; files.len()];

@@ -1,0 +1,139 @@
+//! From checked settings to a session: model, tokenizer, context size, method.
+
+use super::high::HighArgs;
+use super::low::{KvSize, LoadMode, OnOffAuto, Variant};
+use crate::cache::{CacheOptions, KvCache};
+use crate::compress::{self, Method, MethodOptions};
+use crate::engine::{Engine, EngineOptions, FlashAttn};
+use crate::error::{Error, Result};
+use crate::ggml::{self, ThreadParams, Type};
+use crate::gguf::Gguf;
+use crate::model::{Hparams, LoadOptions, Model};
+use crate::pass::{PassOptions, Target};
+use crate::session::Session;
+use crate::tokenizer::Tokenizer;
+use std::sync::Arc;
+
+/// Smallest context that is chosen without being asked for, as llama.cpp's `--fit-ctx`.
+const MIN_FIT_CTX: usize = 4096;
+/// Share of the available memory that the KV cache may take.
+const FIT_SHARE: f64 = 0.9;
+
+/// A loaded model with what belongs to it.
+pub struct Loaded {
+    /// Weights and numbers.
+    pub model: Arc<Model>,
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+}
+
+/// Loads model and tokenizer.
+///
+/// # Errors
+/// When the file is missing, damaged or not supported.
+pub fn load(args: &HighArgs) -> Result<Loaded> {
+    let low = &args.low;
+    let gguf = Gguf::open(&args.model)?;
+    let options = LoadOptions { mmap: low.load_mode != LoadMode::Read, mlock: low.load_mode == LoadMode::Mlock, repack: low.repack, check_tensors: false };
+    let model = Model::from_gguf(gguf, options)?;
+    let tokenizer = Tokenizer::load(&model.gguf)?;
+    if tokenizer.n_vocab() as usize != model.hp.n_vocab {
+        return Err(Error::gguf(&args.model, format!("the tokenizer has {} tokens, the model {}", tokenizer.n_vocab(), model.hp.n_vocab)));
+    }
+    Ok(Loaded { model: Arc::new(model), tokenizer })
+}
+
+/// A session on the model; notices for the user go to `notice`.
+///
+/// # Errors
+/// When the context does not fit memory, or the settings do not fit the model.
+pub fn session(args: &HighArgs, model: &Arc<Model>, notice: &mut dyn FnMut(String)) -> Result<Session> {
+    let low = &args.low;
+    let (ty_k, ty_v) = (cache_type(low.cache_type_k)?, cache_type(low.cache_type_v)?);
+    let n_ctx = context(args, &model.hp, ty_k, ty_v, notice)?;
+    let mut threads = ThreadParams::new(args.n_threads.max(args.n_threads_batch));
+    threads.poll = low.poll;
+    threads.priority = low.priority;
+    threads.cpu_mask.clone_from(&low.cpu_mask);
+    threads.strict_cpu = low.cpu_strict;
+    let options = EngineOptions {
+        n_ctx,
+        n_ubatch: low.n_ubatch,
+        n_threads: args.n_threads,
+        n_threads_batch: args.n_threads_batch,
+        threads,
+        flash_attn: match low.flash_attn {
+            OnOffAuto::On => FlashAttn::On,
+            OnOffAuto::Off => FlashAttn::Off,
+            OnOffAuto::Auto => FlashAttn::Auto,
+        },
+        ty_k,
+        ty_v,
+    };
+    let engine = Engine::new(model.clone(), options)?;
+    let mut session = Session::new(engine, compression(args)?);
+    session.n_predict = usize::try_from(low.n_predict).ok();
+    Ok(session)
+}
+
+/// The method and the parameters of the pass; `None` when nothing is to be compressed.
+fn compression(args: &HighArgs) -> Result<Option<(Box<dyn Method>, PassOptions)>> {
+    let low = &args.low;
+    let target = match low.kv_size {
+        KvSize::Ratio(x) => Target::Ratio(x),
+        KvSize::Tokens(n) => Target::Tokens(n),
+    };
+    if (target == Target::Ratio(1.0) || low.kv_method == "none") && !low.kv_force {
+        return Ok(None);
+    }
+    let options = MethodOptions {
+        paper: low.kv_variant == Variant::Paper,
+        floor: low.kv_floor.map(|x| x as f32),
+        prototypes: low.kv_prototypes.map(|x| x as f32),
+    };
+    let method = compress::by_name(&low.kv_method, &options)?;
+    let d = PassOptions::default();
+    let pass = PassOptions {
+        target,
+        n_lookahead: low.kv_lookahead,
+        n_sink: low.kv_sink.unwrap_or(d.n_sink),
+        n_window: low.kv_window.unwrap_or(d.n_window),
+        n_min_tokens: low.kv_min_tokens,
+        force: low.kv_force,
+    };
+    Ok(Some((method, pass)))
+}
+
+fn cache_type(name: &str) -> Result<Type> {
+    let known = [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::Q4_0, Type::Q4_1, Type::IQ4_NL, Type::Q5_0, Type::Q5_1];
+    known.into_iter().find(|t| t.name() == name).ok_or_else(|| Error::unsupported("KV cache type", name))
+}
+
+/// The context that was asked for if it fits; otherwise, when none was asked for, the largest that does.
+fn context(args: &HighArgs, hp: &Hparams, ty_k: Type, ty_v: Type, notice: &mut dyn FnMut(String)) -> Result<usize> {
+    let low = &args.low;
+    let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx };
+    let bytes = |n_ctx: usize| KvCache::bytes_needed(hp, &CacheOptions { n_ctx, n_ubatch: low.n_ubatch, ty_k, ty_v });
+    let Some(available) = ggml::available_bytes() else { return Ok(want) };
+    let limit = (available as f64 * FIT_SHARE) as u64;
+    if bytes(want) <= limit {
+        if low.n_ctx > hp.n_ctx_train {
+            notice(format!("model was trained on only {} context tokens ({} specified)", hp.n_ctx_train, low.n_ctx));
+        }
+        return Ok(want);
+    }
+    let (mut fits, mut too_many) = (0, want);
+    while too_many - fits > 256 {
+        let half = (fits + too_many) / 2;
+        *(if bytes(half) <= limit { &mut fits } else { &mut too_many }) = half;
+    }
+    let fits = fits / 256 * 256;
+    let mib = |b: u64| b as f64 / 1048576.0;
+    if low.n_ctx == 0 && fits >= MIN_FIT_CTX.min(want) {
+        notice(format!("context reduced from {want} to {fits} tokens: the KV cache of {want} needs {:.0} MiB, {:.0} MiB are available", mib(bytes(want)), mib(available)));
+        return Ok(fits);
+    }
+    Err(Error::Context {
+        what: format!("the KV cache of {want} tokens needs {:.0} MiB ({ty_k} keys, {ty_v} values), {:.0} MiB are available; use -c {fits} or less, or a smaller type (-ctk q8_0 -ctv q8_0)", mib(bytes(want)), mib(available)),
+    })
+}
