@@ -96,7 +96,10 @@ impl Engine {
     /// When the options do not fit each other or the model, or the memory cannot be had.
     pub fn new(model: Arc<Model>, mut options: EngineOptions) -> Result<Engine> {
         if options.flash_attn == FlashAttn::Off && options.ty_v.is_quantized() {
-            return Err(Error::Usage(format!("-ctv {} needs flash attention; use -fa on or auto instead of -fa off", options.ty_v)));
+            return Err(Error::Usage(format!(
+                "-ctv {} needs flash attention; use -fa on or auto instead of -fa off",
+                options.ty_v
+            )));
         }
         options.n_ubatch = options.n_ubatch.clamp(1, options.n_ctx.max(1));
         options.threads.n_threads = options.n_threads.max(options.n_threads_batch).max(1);
@@ -152,13 +155,28 @@ impl Engine {
     ///
     /// # Errors
     /// When the tokens do not fit the context or are not of the vocabulary, or ggml fails.
-    pub fn decode(&mut self, tokens: &[u32], want: Want, taps: &Taps, record: &mut Recorded, mut on_ubatch: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>) -> Result<()> {
+    pub fn decode(
+        &mut self,
+        tokens: &[u32],
+        want: Want,
+        taps: &Taps,
+        record: &mut Recorded,
+        mut on_ubatch: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>,
+    ) -> Result<()> {
         let room = self.cache.room();
         if tokens.len() > room {
-            return Err(Error::Context { what: format!("{} tokens do not fit: {room} of the context of {} are left", tokens.len(), self.options.n_ctx) });
+            return Err(Error::Context {
+                what: format!(
+                    "{} tokens do not fit: {room} of the context of {} are left",
+                    tokens.len(),
+                    self.options.n_ctx
+                ),
+            });
         }
         if let Some(bad) = tokens.iter().find(|&&t| t as usize >= self.model.hp.n_vocab) {
-            return Err(Error::Context { what: format!("token {bad} is not of the vocabulary of {}", self.model.hp.n_vocab) });
+            return Err(Error::Context {
+                what: format!("token {bad} is not of the vocabulary of {}", self.model.hp.n_vocab),
+            });
         }
         for at in (0..tokens.len()).step_by(self.options.n_ubatch) {
             let part = &tokens[at..(at + self.options.n_ubatch).min(tokens.len())];
@@ -210,7 +228,9 @@ impl Engine {
     fn attention(&self, n_tokens: usize, appends: bool) -> Attention {
         let by_ggml = if self.options.flash_attn == FlashAttn::Off { Attention::Explicit } else { Attention::Flash };
         match self.options.flash_attn {
-            FlashAttn::Auto if appends && (n_tokens == 1 || (self.cache.is_compressed() && !self.has_ring())) => Attention::Kernel,
+            FlashAttn::Auto if appends && (n_tokens == 1 || (self.cache.is_compressed() && !self.has_ring())) => {
+                Attention::Kernel
+            }
             _ => by_ggml,
         }
     }
@@ -219,9 +239,17 @@ impl Engine {
         self.cache.layers.iter().any(|l| l.layout == crate::cache::Layout::Ring)
     }
 
-    fn ubatch(&mut self, tokens: &[u32], pos: &[u32], n_out: usize, taps: &Taps, record: &mut Recorded) -> Result<Vec<f32>> {
+    fn ubatch(
+        &mut self,
+        tokens: &[u32],
+        pos: &[u32],
+        n_out: usize,
+        taps: &Taps,
+        record: &mut Recorded,
+    ) -> Result<Vec<f32>> {
         let appends = pos.first().is_some_and(|&p| p as usize == self.cache.n_past());
-        let tap_ids: Vec<i32> = (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
+        let tap_ids: Vec<i32> =
+            (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
         let attention = self.attention(tokens.len(), appends);
         let end = pos.iter().max().map_or(0, |&p| p as usize + 1);
         let spec = GraphSpec {
@@ -243,7 +271,11 @@ impl Engine {
     fn graph_for(&mut self, spec: GraphSpec) -> Result<ModelGraph> {
         match self.kept.take() {
             // The views of a pool that ggml's operations attend to grow with every token.
-            Some(g) if g.spec == spec && self.sched.is_allocated(&g.graph) && !(self.cache.is_compressed() && spec.attention != Attention::Kernel) => {
+            Some(g)
+                if g.spec == spec
+                    && self.sched.is_allocated(&g.graph)
+                    && !(self.cache.is_compressed() && spec.attention != Attention::Kernel) =>
+            {
                 self.n_reused += 1;
                 Ok(g)
             }
@@ -258,7 +290,14 @@ impl Engine {
         }
     }
 
-    fn run(&mut self, g: &mut ModelGraph, tokens: &[u32], pos: &[u32], tap_ids: &[i32], record: &mut Recorded) -> Result<Vec<f32>> {
+    fn run(
+        &mut self,
+        g: &mut ModelGraph,
+        tokens: &[u32],
+        pos: &[u32],
+        tap_ids: &[i32],
+        record: &mut Recorded,
+    ) -> Result<Vec<f32>> {
         self.fill(g, tokens, pos, tap_ids)?;
         self.sched.set_threads(if tokens.len() > 1 { self.options.n_threads_batch } else { self.options.n_threads });
         self.sched.compute(&mut g.graph)?;
@@ -287,7 +326,8 @@ impl Engine {
             sched.write(&g.graph, t, tap_ids)?;
         }
         // Without logits the last layer does not attend, and a mask that only it would use has no memory.
-        let attends = |swa: bool| self.model.hp.swa[..self.model.hp.n_layer - usize::from(g.spec.n_out == 0)].contains(&swa);
+        let attends =
+            |swa: bool| self.model.hp.swa[..self.model.hp.n_layer - usize::from(g.spec.n_out == 0)].contains(&swa);
         if let Some(t) = inputs.mask_dense.as_ref().filter(|_| attends(false)) {
             sched.write(&g.graph, t, &cache.mask_dense(pos, g.spec.n_kv))?;
         }

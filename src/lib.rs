@@ -8,16 +8,16 @@
 
 #![deny(unsafe_code, missing_docs)]
 
+pub mod cache;
+pub mod cli;
+pub mod compress;
+pub mod engine;
 pub mod error;
 pub mod ggml;
 pub mod gguf;
-pub mod tokenizer;
 pub mod model;
-pub mod cache;
-pub mod engine;
-pub mod compress;
 pub mod pass;
 pub mod report;
 pub mod sample;
 pub mod session;
-pub mod cli;
+pub mod tokenizer;

@@ -42,7 +42,14 @@ pub struct PassOptions {
 
 impl Default for PassOptions {
     fn default() -> Self {
-        PassOptions { target: Target::Ratio(1.0), n_lookahead: 32, n_sink: 4, n_window: 16, n_min_tokens: 128, force: false }
+        PassOptions {
+            target: Target::Ratio(1.0),
+            n_lookahead: 32,
+            n_sink: 4,
+            n_window: 16,
+            n_min_tokens: 128,
+            force: false,
+        }
     }
 }
 
@@ -74,7 +81,11 @@ pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
     queries.extend(window.map(|t| t as u32));
     let hidden = match needs.hidden {
         // First, middle and last thirds: meaning changes at different depths.
-        true => [n_layer / 4, n_layer / 2, 3 * n_layer / 4].into_iter().collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
+        true => [n_layer / 4, n_layer / 2, 3 * n_layer / 4]
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect(),
         false => Vec::new(),
     };
     Taps { queries, hidden }
@@ -229,7 +240,13 @@ impl Scene<'_> {
 ///
 /// # Errors
 /// When the budget cannot be met or memory cannot be had. Layers that were rewritten before an error stay rewritten.
-pub fn run(engine: &mut Engine, method: &dyn Method, options: &PassOptions, material: &Material, room: usize) -> Result<Report> {
+pub fn run(
+    engine: &mut Engine,
+    method: &dyn Method,
+    options: &PassOptions,
+    material: &Material,
+    room: usize,
+) -> Result<Report> {
     let start = Instant::now();
     let (n_tokens, hp) = (material.prompt.len(), engine.model().hp.clone());
     let layers = hp.global_layers();

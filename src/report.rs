@@ -37,7 +37,12 @@ impl LayerReport {
             .iter()
             .map(|h| h.entries.iter().filter_map(|e| if let Row::Token(t) = e.key { Some(t) } else { None }).collect())
             .collect();
-        LayerReport { il: plan.il, n_entries: plan.heads.iter().map(|h| h.entries.len()).collect(), n_exact: tokens.iter().map(Vec::len).collect(), tokens }
+        LayerReport {
+            il: plan.il,
+            n_entries: plan.heads.iter().map(|h| h.entries.len()).collect(),
+            n_exact: tokens.iter().map(Vec::len).collect(),
+            tokens,
+        }
     }
 }
 
@@ -91,8 +96,10 @@ impl Report {
 
     /// The JSON of `--kv-report`. Everything under `plan` is the same for equal input; times and memory are not.
     pub fn to_json(&self) -> Value {
-        let layer = |l: &LayerReport| json!({ "il": l.il, "n_entries": l.n_entries, "n_exact": l.n_exact, "tokens": l.tokens });
-        let counters: serde_json::Map<String, Value> = self.counters.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+        let layer =
+            |l: &LayerReport| json!({ "il": l.il, "n_entries": l.n_entries, "n_exact": l.n_exact, "tokens": l.tokens });
+        let counters: serde_json::Map<String, Value> =
+            self.counters.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         json!({
             "plan": {
@@ -128,7 +135,15 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "gracekv: entries {} -> {} ({:.2}x, {:.2}x asked) in {} of {} layers, method {}, {} tokens, {} lookahead",
-            self.n_entries_before, self.n_entries_after(), self.achieved_ratio(), self.ratio, self.layers.len(), self.n_layer, self.method, self.n_tokens, self.n_lookahead
+            self.n_entries_before,
+            self.n_entries_after(),
+            self.achieved_ratio(),
+            self.ratio,
+            self.layers.len(),
+            self.n_layer,
+            self.method,
+            self.n_tokens,
+            self.n_lookahead
         )?;
         let counters: Vec<String> = self.counters.iter().map(|(k, v)| format!("{k} {v}")).collect();
         if !counters.is_empty() {
@@ -142,7 +157,10 @@ impl fmt::Display for Report {
         write!(
             f,
             "gracekv: pass time = {:.2} ms (allocate {:.2}, plan {:.2}, rewrite {:.2}); compression is lossy",
-            ms(self.total), ms(self.times.allocate), ms(self.times.plan), ms(self.times.rewrite)
+            ms(self.total),
+            ms(self.times.allocate),
+            ms(self.times.plan),
+            ms(self.times.rewrite)
         )
     }
 }

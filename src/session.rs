@@ -108,8 +108,14 @@ impl Session {
     /// # Errors
     /// As [`pass::run`].
     pub fn compress_now(&mut self) -> Result<()> {
-        let Some((method, options)) = self.compress.as_ref().filter(|_| self.state == State::Lookahead) else { return Ok(()) };
-        let material = Material { prompt: &self.prompt, prompt_record: &self.prompt_record, lookahead_record: &self.lookahead_record };
+        let Some((method, options)) = self.compress.as_ref().filter(|_| self.state == State::Lookahead) else {
+            return Ok(());
+        };
+        let material = Material {
+            prompt: &self.prompt,
+            prompt_record: &self.prompt_record,
+            lookahead_record: &self.lookahead_record,
+        };
         let left = self.engine.options().n_ctx - self.engine.cache.n_past();
         let room = self.n_predict.unwrap_or(ROOM).min(left);
         let report = pass::run(&mut self.engine, method.as_ref(), options, &material, room)?;
@@ -148,7 +154,13 @@ impl Session {
 }
 
 /// Decodes tokens, reporting progress; gives the logits of the last one.
-fn read(engine: &mut Engine, tokens: &[u32], taps: &Taps, record: &mut Recorded, on_progress: &mut impl FnMut(usize) -> Result<()>) -> Result<Vec<f32>> {
+fn read(
+    engine: &mut Engine,
+    tokens: &[u32],
+    taps: &Taps,
+    record: &mut Recorded,
+    on_progress: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<f32>> {
     let mut out = Vec::new();
     engine.decode(tokens, Want::Last, taps, record, |range, logits| {
         if !logits.is_empty() {

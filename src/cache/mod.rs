@@ -12,7 +12,6 @@ pub mod rope;
 pub mod source;
 pub mod view;
 
-
 use crate::error::{Error, Result};
 use crate::ggml::{BufferType, Chunk, Context, HeadSpan, LayerSpans, Tensor, Type};
 use crate::model::Hparams;
@@ -91,7 +90,10 @@ impl KvCache {
     pub fn new(hp: &Hparams, options: CacheOptions, buft: BufferType) -> Result<KvCache> {
         for (dim, ty, what) in [(hp.head_dim_k, options.ty_k, "-ctk"), (hp.head_dim_v, options.ty_v, "-ctv")] {
             if dim % ty.block_size() != 0 {
-                return Err(Error::Usage(format!("{what} {ty} needs heads of a multiple of {} numbers; this model has {dim}; use f16", ty.block_size())));
+                return Err(Error::Usage(format!(
+                    "{what} {ty} needs heads of a multiple of {} numbers; this model has {dim}; use f16",
+                    ty.block_size()
+                )));
             }
         }
         let mut cache = KvCache {
@@ -194,11 +196,15 @@ impl KvCache {
     pub fn truncate(&mut self, n_past: usize) -> Result<()> {
         let dropped = self.n_past.saturating_sub(n_past);
         if n_past < self.n_prompt {
-            return Err(Error::Context { what: format!("the first {} tokens are compressed and cannot be taken back", self.n_prompt) });
+            return Err(Error::Context {
+                what: format!("the first {} tokens are compressed and cannot be taken back", self.n_prompt),
+            });
         }
         let has_ring = self.layers.iter().any(|l| l.layout == Layout::Ring);
         if has_ring && n_past > 0 && self.n_past > self.n_ring() && dropped + self.n_swa > self.n_ring() {
-            return Err(Error::Context { what: format!("{dropped} tokens cannot be taken back from a sliding window of {}", self.n_swa) });
+            return Err(Error::Context {
+                what: format!("{dropped} tokens cannot be taken back from a sliding window of {}", self.n_swa),
+            });
         }
         self.n_past = self.n_past.min(n_past);
         Ok(())

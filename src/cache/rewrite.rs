@@ -16,7 +16,11 @@ impl KvCache {
     pub fn rewrite(&mut self, plan: &LayerPlan, n_prompt: usize, room: usize, buft: BufferType) -> Result<()> {
         let layer = &self.layers[plan.il];
         if layer.layout != Layout::Dense || plan.heads.len() != self.n_head_kv || n_prompt > self.n_past {
-            return Err(Error::shape(format!("plan of layer {}", plan.il), format!("a dense layer and {} heads", self.n_head_kv), format!("{} heads", plan.heads.len())));
+            return Err(Error::shape(
+                format!("plan of layer {}", plan.il),
+                format!("a dense layer and {} heads", self.n_head_kv),
+                format!("{} heads", plan.heads.len()),
+            ));
         }
         for head in &plan.heads {
             head.check(n_prompt, self.head_dim_k, self.head_dim_v)?;

@@ -25,7 +25,11 @@ impl KvCache {
         let dim = t.ne()[0];
         let n = out.len() / dim;
         if self.layers[il].layout != Layout::Dense || g >= self.n_head_kv || first + n > self.options.n_ctx {
-            return Err(Error::shape(format!("reading layer {il} of the cache"), "rows of a dense layer", format!("head {g}, tokens {first}+{n}")));
+            return Err(Error::shape(
+                format!("reading layer {il} of the cache"),
+                "rows of a dense layer",
+                format!("head {g}, tokens {first}+{n}"),
+            ));
         }
         let stride = t.ty().row_size(dim);
         let at = (g * self.options.n_ctx + first) * stride;

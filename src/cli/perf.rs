@@ -34,7 +34,19 @@ impl Perf {
     /// Starts the clock.
     pub fn start() -> Perf {
         let zero = Duration::ZERO;
-        Perf { start: Instant::now(), load: zero, prompt: zero, n_prompt: 0, eval: zero, n_eval: 0, eval_compressed: zero, n_eval_compressed: 0, sample: zero, n_sample: 0, pass: zero }
+        Perf {
+            start: Instant::now(),
+            load: zero,
+            prompt: zero,
+            n_prompt: 0,
+            eval: zero,
+            n_eval: 0,
+            eval_compressed: zero,
+            n_eval_compressed: 0,
+            sample: zero,
+            n_sample: 0,
+            pass: zero,
+        }
     }
 
     /// Marks the end of loading.
@@ -53,17 +65,37 @@ impl Perf {
         let name = "common_perf_print";
         let mut out = String::new();
         out += &format!("{name}:    sampling time = {:10.2} ms\n", ms(self.sample));
-        out += &format!("{name}:    samplers time = {:10.2} ms / {:5} tokens\n", ms(self.sample), self.n_prompt + self.n_sample);
+        out += &format!(
+            "{name}:    samplers time = {:10.2} ms / {:5} tokens\n",
+            ms(self.sample),
+            self.n_prompt + self.n_sample
+        );
         out += &format!("{name}:        load time = {:10.2} ms\n", ms(self.load));
-        out += &format!("{name}: prompt eval time = {:10.2} ms / {:5} tokens ({:8.2} ms per token, {:8.2} tokens per second)\n", ms(self.prompt), self.n_prompt, p.0, p.1);
-        out += &format!("{name}:        eval time = {:10.2} ms / {:5} runs   ({:8.2} ms per token, {:8.2} tokens per second)\n", ms(self.eval), self.n_eval, e.0, e.1);
-        out += &format!("{name}:       total time = {:10.2} ms / {:5} tokens\n", ms(total), self.n_prompt + self.n_eval);
+        out += &format!(
+            "{name}: prompt eval time = {:10.2} ms / {:5} tokens ({:8.2} ms per token, {:8.2} tokens per second)\n",
+            ms(self.prompt),
+            self.n_prompt,
+            p.0,
+            p.1
+        );
+        out += &format!(
+            "{name}:        eval time = {:10.2} ms / {:5} runs   ({:8.2} ms per token, {:8.2} tokens per second)\n",
+            ms(self.eval),
+            self.n_eval,
+            e.0,
+            e.1
+        );
+        out +=
+            &format!("{name}:       total time = {:10.2} ms / {:5} tokens\n", ms(total), self.n_prompt + self.n_eval);
         out += &format!("{name}: unaccounted time = {:10.2} ms / {:5.1} %      (total - sampling - prompt eval - eval - pass) / (total)\n", ms(rest), 100.0 * ms(rest) / ms(total).max(1e-9));
         out += &format!("{name}:    graphs reused = {n_reused:10}");
         if self.pass > Duration::ZERO {
             let c = rate(self.eval_compressed, self.n_eval_compressed);
             let share = 100.0 * ms(self.pass) / ms(self.prompt).max(1e-9);
-            out += &format!("\ngracekv:         pass time = {:10.2} ms / {share:5.1} % of the prompt eval time", ms(self.pass));
+            out += &format!(
+                "\ngracekv:         pass time = {:10.2} ms / {share:5.1} % of the prompt eval time",
+                ms(self.pass)
+            );
             out += &format!("\ngracekv: eval since pass   = {:10.2} ms / {:5} runs   ({:8.2} ms per token, {:8.2} tokens per second)", ms(self.eval_compressed), self.n_eval_compressed, c.0, c.1);
         }
         out

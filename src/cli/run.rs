@@ -56,7 +56,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
                 Err(Error::Io { source, .. }) if is_closed(&source) => 0,
                 Err(e) => {
                     let text = e.to_string();
-                    console.message(ERROR, if text.starts_with("error") { text } else { format!("error: {text}") }.as_str());
+                    console.message(
+                        ERROR,
+                        if text.starts_with("error") { text } else { format!("error: {text}") }.as_str(),
+                    );
                     1
                 }
             };
@@ -103,10 +106,38 @@ fn run(low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Resul
 fn describe(args: &HighArgs, loaded: &Loaded, session: &Session, console: &mut Console<Stdout, Stderr>) {
     let (hp, cache) = (&loaded.model.hp, &session.engine.cache);
     let mib = |b: u64| b as f64 / 1048576.0;
-    console.message(4, &format!("model: {} {}, {:.2} MiB, {} layers, {} heads, {} KV heads, ggml {}", args.model.display(), loaded.model.arch().name(), mib(loaded.model.n_bytes()), hp.n_layer, hp.n_head, hp.n_head_kv, ggml::version()));
+    console.message(
+        4,
+        &format!(
+            "model: {} {}, {:.2} MiB, {} layers, {} heads, {} KV heads, ggml {}",
+            args.model.display(),
+            loaded.model.arch().name(),
+            mib(loaded.model.n_bytes()),
+            hp.n_layer,
+            hp.n_head,
+            hp.n_head_kv,
+            ggml::version()
+        ),
+    );
     let o = cache.options();
-    console.message(INFO, &format!("KV buffer size = {:8.2} MiB ({:6} cells, {:3} layers), K ({}), V ({})", mib(cache.bytes()), o.n_ctx, hp.n_layer, o.ty_k, o.ty_v));
-    console.message(INFO, &format!("generate: n_ctx = {}, n_batch = {}, n_predict = {}, n_keep = 0", o.n_ctx, args.low.n_batch, args.low.n_predict));
+    console.message(
+        INFO,
+        &format!(
+            "KV buffer size = {:8.2} MiB ({:6} cells, {:3} layers), K ({}), V ({})",
+            mib(cache.bytes()),
+            o.n_ctx,
+            hp.n_layer,
+            o.ty_k,
+            o.ty_v
+        ),
+    );
+    console.message(
+        INFO,
+        &format!(
+            "generate: n_ctx = {}, n_batch = {}, n_predict = {}, n_keep = 0",
+            o.n_ctx, args.low.n_batch, args.low.n_predict
+        ),
+    );
 }
 
 /// Why generation stopped.
@@ -134,7 +165,13 @@ struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    fn new(args: &'a HighArgs, loaded: &'a Loaded, session: Session, console: &'a mut Console<Stdout, Stderr>, perf: Perf) -> Result<Self> {
+    fn new(
+        args: &'a HighArgs,
+        loaded: &'a Loaded,
+        session: Session,
+        console: &'a mut Console<Stdout, Stderr>,
+        perf: Perf,
+    ) -> Result<Self> {
         let tokenizer = &loaded.tokenizer;
         let mut params = args.low.sample.clone();
         if args.low.ignore_eos {
@@ -144,7 +181,18 @@ impl<'a> Runner<'a> {
         console.message(INFO, &format!("sampler seed: {}", chain.seed()));
         console.message(INFO, &format!("sampler chain: logits -> {}", chain.names().join(" -> ")));
         let template = template(args, loaded, console)?;
-        Ok(Runner { args, tokenizer, session, console, chain, interrupt: Interrupt::install()?, perf, template, pending: None, is_reported: false })
+        Ok(Runner {
+            args,
+            tokenizer,
+            session,
+            console,
+            chain,
+            interrupt: Interrupt::install()?,
+            perf,
+            template,
+            pending: None,
+            is_reported: false,
+        })
     }
 
     fn run(mut self) -> Result<()> {
@@ -200,7 +248,8 @@ impl<'a> Runner<'a> {
                 None => {
                     out(self.console.write(b"\n> "))?;
                     out(self.console.style(Style::Input))?;
-                    let turn = read_turn(&mut stdin.lock(), low.multiline_input).map_err(|e| Error::io("standard input", e))?;
+                    let turn = read_turn(&mut stdin.lock(), low.multiline_input)
+                        .map_err(|e| Error::io("standard input", e))?;
                     out(self.console.style(Style::Plain))?;
                     match turn {
                         Some(t) if t.trim() == "/exit" => return Ok(()),
@@ -239,7 +288,13 @@ impl<'a> Runner<'a> {
         let n_past = self.session.engine.cache.n_past();
         let max = n_ctx.saturating_sub(n_past + N_RESERVED);
         if tokens.len() > max {
-            return Err(Error::Context { what: format!("prompt is too long ({} tokens, max {max}); use -c {} or more", tokens.len(), n_past + tokens.len() + N_RESERVED) });
+            return Err(Error::Context {
+                what: format!(
+                    "prompt is too long ({} tokens, max {max}); use -c {} or more",
+                    tokens.len(),
+                    n_past + tokens.len() + N_RESERVED
+                ),
+            });
         }
         if echo {
             out(self.console.style(Style::Prompt))?;
@@ -289,9 +344,14 @@ impl<'a> Runner<'a> {
 
     fn explain_no_pass(&mut self, n_tokens: usize) {
         let low = &self.args.low;
-        let asked = matches!(low.kv_size, super::low::KvSize::Ratio(x) if x > 1.0) || matches!(low.kv_size, super::low::KvSize::Tokens(_));
+        let asked = matches!(low.kv_size, super::low::KvSize::Ratio(x) if x > 1.0)
+            || matches!(low.kv_size, super::low::KvSize::Tokens(_));
         if asked && self.session.report.is_none() && !self.args.compresses(n_tokens) && low.kv_method != "none" {
-            let why = if n_tokens < low.kv_min_tokens { format!("it is shorter than --kv-min-tokens {}", low.kv_min_tokens) } else { "it fits the budget".into() };
+            let why = if n_tokens < low.kv_min_tokens {
+                format!("it is shorter than --kv-min-tokens {}", low.kv_min_tokens)
+            } else {
+                "it fits the budget".into()
+            };
             self.console.message(INFO, &format!("gracekv: the prompt of {n_tokens} tokens is left as it is: {why}"));
         }
     }
@@ -390,7 +450,10 @@ impl<'a> Runner<'a> {
     fn warn_double_bos(&mut self, tokens: &[u32]) {
         if let (Some(bos), [a, b, ..]) = (self.tokenizer.bos(), tokens) {
             if self.tokenizer.add_bos() && *a == bos && *b == bos {
-                self.console.message(WARN, "warning: the prompt begins with a BOS token, and the model adds one too: it now starts with two");
+                self.console.message(
+                    WARN,
+                    "warning: the prompt begins with a BOS token, and the model adds one too: it now starts with two",
+                );
             }
         }
     }
@@ -420,7 +483,11 @@ fn template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stde
 }
 
 fn argmax(logits: &[f32]) -> u32 {
-    logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i as u32, x) } else { best }).0
+    logits
+        .iter()
+        .enumerate()
+        .fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i as u32, x) } else { best })
+        .0
 }
 
 fn out(result: io::Result<()>) -> Result<()> {

@@ -34,11 +34,19 @@ pub struct Loaded {
 pub fn load(args: &HighArgs) -> Result<Loaded> {
     let low = &args.low;
     let gguf = Gguf::open(&args.model)?;
-    let options = LoadOptions { mmap: low.load_mode != LoadMode::Read, mlock: low.load_mode == LoadMode::Mlock, repack: low.repack, check_tensors: false };
+    let options = LoadOptions {
+        mmap: low.load_mode != LoadMode::Read,
+        mlock: low.load_mode == LoadMode::Mlock,
+        repack: low.repack,
+        check_tensors: false,
+    };
     let model = Model::from_gguf(gguf, options)?;
     let tokenizer = Tokenizer::load(&model.gguf)?;
     if tokenizer.n_vocab() as usize != model.hp.n_vocab {
-        return Err(Error::gguf(&args.model, format!("the tokenizer has {} tokens, the model {}", tokenizer.n_vocab(), model.hp.n_vocab)));
+        return Err(Error::gguf(
+            &args.model,
+            format!("the tokenizer has {} tokens, the model {}", tokenizer.n_vocab(), model.hp.n_vocab),
+        ));
     }
     Ok(Loaded { model: Arc::new(model), tokenizer })
 }
@@ -105,7 +113,8 @@ fn compression(args: &HighArgs) -> Result<Option<(Box<dyn Method>, PassOptions)>
 }
 
 fn cache_type(name: &str) -> Result<Type> {
-    let known = [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::Q4_0, Type::Q4_1, Type::IQ4_NL, Type::Q5_0, Type::Q5_1];
+    let known =
+        [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::Q4_0, Type::Q4_1, Type::IQ4_NL, Type::Q5_0, Type::Q5_1];
     known.into_iter().find(|t| t.name() == name).ok_or_else(|| Error::unsupported("KV cache type", name))
 }
 

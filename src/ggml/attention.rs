@@ -95,20 +95,51 @@ impl Context {
     ///
     /// # Errors
     /// When the shapes do not fit.
-    pub fn ragged_attn(&self, q: &Tensor, k: &Tensor, v: &Tensor, n_head_kv: usize, n_entries: usize, scale: f32, softcap: f32, spans: &Arc<LayerSpans>) -> Result<Tensor> {
+    pub fn ragged_attn(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        n_head_kv: usize,
+        n_entries: usize,
+        scale: f32,
+        softcap: f32,
+        spans: &Arc<LayerSpans>,
+    ) -> Result<Tensor> {
         let (nq, nk, nv) = (q.ne(), k.ne(), v.ne());
         let flat = nk[2..] == [1, 1] && nv[2..] == [1, 1] && nq[3] == 1;
-        let ok = flat && q.ty() == Type::F32 && q.is_contiguous() && nq[0] == nk[0] && nk[1] == nv[1] && n_head_kv > 0 && nq[1] % n_head_kv == 0 && k.is_contiguous() && v.is_contiguous();
+        let ok = flat
+            && q.ty() == Type::F32
+            && q.is_contiguous()
+            && nq[0] == nk[0]
+            && nk[1] == nv[1]
+            && n_head_kv > 0
+            && nq[1] % n_head_kv == 0
+            && k.is_contiguous()
+            && v.is_contiguous();
         if !ok {
-            return Err(Error::shape("ragged_attn", "contiguous queries {d, n_head, n_tokens} and pools {d, n_rows}", format!("{q:?}, {k:?}, {v:?}")));
+            return Err(Error::shape(
+                "ragged_attn",
+                "contiguous queries {d, n_head, n_tokens} and pools {d, n_rows}",
+                format!("{q:?}, {k:?}, {v:?}"),
+            ));
         }
         let (dv, n_head, n_tokens) = (nv[0], nq[1], nq[2]);
         let n_chunk = n_entries.div_ceil(CHUNK_ENTRIES) + 3;
-        let params = Arc::new(Params { spans: spans.clone(), scale, softcap, n_head_kv, n_group: n_head / n_head_kv, n_tokens, n_chunk });
+        let params = Arc::new(Params {
+            spans: spans.clone(),
+            scale,
+            softcap,
+            n_head_kv,
+            n_group: n_head / n_head_kv,
+            n_tokens,
+            n_chunk,
+        });
         if n_tokens > 1 {
             return self.custom(&[q, k, v], [dv, n_head, n_tokens, 1], whole, params);
         }
-        let partial = self.custom(&[q, k, v], [dv + 2, n_head / n_head_kv, n_chunk, n_head_kv], partials, params.clone())?;
+        let partial =
+            self.custom(&[q, k, v], [dv + 2, n_head / n_head_kv, n_chunk, n_head_kv], partials, params.clone())?;
         self.custom(&[&partial], [dv, n_head, 1, 1], combine, params)
     }
 
@@ -118,7 +149,21 @@ impl Context {
         let mut raw: Vec<_> = args.iter().map(|t| t.raw()).collect();
         let n = ne.map(|x| x as i64);
         // SAFETY: the arguments are alive, `userdata` lives as long as the context, and the kernels only read it.
-        self.build(args, |ctx| unsafe { sys::ggml_custom_4d(ctx, Type::F32.0, n[0], n[1], n[2], n[3], raw.as_mut_ptr(), raw.len() as i32, Some(f), -1, userdata) })
+        self.build(args, |ctx| unsafe {
+            sys::ggml_custom_4d(
+                ctx,
+                Type::F32.0,
+                n[0],
+                n[1],
+                n[2],
+                n[3],
+                raw.as_mut_ptr(),
+                raw.len() as i32,
+                Some(f),
+                -1,
+                userdata,
+            )
+        })
     }
 }
 
@@ -159,7 +204,11 @@ impl<'a> Call<'a> {
             let bytes = |i: usize| {
                 let t = (*dst).src[i];
                 let ne = (*t).ne;
-                (std::slice::from_raw_parts((*t).data.cast::<u8>(), sys::ggml_nbytes(t)), Type((*t).type_), ne[0] as usize)
+                (
+                    std::slice::from_raw_parts((*t).data.cast::<u8>(), sys::ggml_nbytes(t)),
+                    Type((*t).type_),
+                    ne[0] as usize,
+                )
             };
             let pool = |i: usize| {
                 let (bytes, ty, dim) = bytes(i);
@@ -188,7 +237,8 @@ impl<'a> Call<'a> {
             self.k.convert(row, n, &mut scratch.k);
             self.v.convert(row, n, &mut scratch.v);
             let bias = bias.get(row..row + n).unwrap_or(&[]);
-            let b = Block { q, k: &scratch.k[..n * d], v: &scratch.v[..n * dv], bias, d, dv, n, softcap: self.p.softcap };
+            let b =
+                Block { q, k: &scratch.k[..n * d], v: &scratch.v[..n * dv], bias, d, dv, n, softcap: self.p.softcap };
             block(&b, &mut scratch.scores, state);
         }
     }
@@ -208,7 +258,14 @@ impl Scratch {
     fn new(call: &Call) -> Scratch {
         let (d, dv, r) = (call.k.dim, call.v.dim, call.p.n_group);
         let state = vec![0.0; r * (dv + 2)];
-        Scratch { q: Vec::with_capacity(r * d), k: vec![0.0; BLOCK_ENTRIES * d], v: vec![0.0; BLOCK_ENTRIES * dv], scores: [0.0; BLOCK_ENTRIES + LANES], part: state.clone(), total: state }
+        Scratch {
+            q: Vec::with_capacity(r * d),
+            k: vec![0.0; BLOCK_ENTRIES * d],
+            v: vec![0.0; BLOCK_ENTRIES * dv],
+            scores: [0.0; BLOCK_ENTRIES + LANES],
+            part: state.clone(),
+            total: state,
+        }
     }
 }
 
@@ -231,7 +288,9 @@ fn chunks(head: &HeadSpan, j: usize) -> impl Iterator<Item = Chunk> + '_ {
         (true, _, true) => [a, Chunk { row: b.row, n: b.n + new.n }, Chunk::default()],
         _ => [a, b, new],
     };
-    pieces.into_iter().flat_map(|p| (0..p.n).step_by(CHUNK_ENTRIES).map(move |at| Chunk { row: p.row + at, n: CHUNK_ENTRIES.min(p.n - at) }))
+    pieces.into_iter().flat_map(|p| {
+        (0..p.n).step_by(CHUNK_ENTRIES).map(move |at| Chunk { row: p.row + at, n: CHUNK_ENTRIES.min(p.n - at) })
+    })
 }
 
 /// Runs `f` so that a panic cannot unwind into C; the output of the node then stays as it is.
@@ -258,7 +317,9 @@ unsafe extern "C" fn partials(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, us
                     let mut q = std::mem::take(&mut scratch.q);
                     call.queries(g, 0, &mut q);
                     // SAFETY: every (g, n) block of the output is written by exactly one thread and lies inside the tensor.
-                    let out = unsafe { std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add((g * p.n_chunk + n) * size), size) };
+                    let out = unsafe {
+                        std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add((g * p.n_chunk + n) * size), size)
+                    };
                     call.chunk(&q, chunk, &state.bias, &mut scratch, out);
                     scratch.q = q;
                 }
@@ -280,7 +341,11 @@ unsafe extern "C" fn combine(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, use
         let (p, parts, dv) = unsafe {
             let src = (*dst).src[0];
             let p = &*userdata.cast::<Params>();
-            (p, std::slice::from_raw_parts((*src).data.cast::<f32>(), sys::ggml_nelements(src) as usize), (*dst).ne[0] as usize)
+            (
+                p,
+                std::slice::from_raw_parts((*src).data.cast::<f32>(), sys::ggml_nelements(src) as usize),
+                (*dst).ne[0] as usize,
+            )
         };
         let size = p.n_group * (dv + 2);
         let mut total = vec![0.0; dv + 2];
@@ -312,7 +377,8 @@ unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userd
         for item in (ith as usize..p.n_tokens * p.n_head_kv).step_by(nth as usize) {
             let (j, g) = (item / p.n_head_kv, item % p.n_head_kv);
             let Some(head) = state.heads.get(g) else { continue };
-            let (mut q, mut part, mut total) = (std::mem::take(&mut scratch.q), std::mem::take(&mut scratch.part), std::mem::take(&mut scratch.total));
+            let (mut q, mut part, mut total) =
+                (std::mem::take(&mut scratch.q), std::mem::take(&mut scratch.part), std::mem::take(&mut scratch.total));
             call.queries(g, j, &mut q);
             reset(&mut total, dv);
             for chunk in chunks(head, j) {
@@ -323,7 +389,12 @@ unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userd
             }
             for (i, t) in total.chunks_exact(dv + 2).enumerate() {
                 // SAFETY: (token, head) is written by this thread alone and lies inside the tensor.
-                let out = unsafe { std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add(((j * p.n_head_kv + g) * r + i) * dv), dv) };
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut(
+                        (*dst).data.cast::<f32>().add(((j * p.n_head_kv + g) * r + i) * dv),
+                        dv,
+                    )
+                };
                 normalise(t, out);
             }
             (scratch.q, scratch.part, scratch.total) = (q, part, total);

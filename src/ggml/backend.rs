@@ -30,7 +30,10 @@ impl BufferType {
         // SAFETY: the procedure has this signature in ggml-backend.h (ggml_backend_dev_get_extra_bufts_t); it returns a
         // null-terminated array of static objects, or null.
         unsafe {
-            let address = sys::ggml_backend_reg_get_proc_address(sys::ggml_backend_cpu_reg(), c"ggml_backend_dev_get_extra_bufts".as_ptr());
+            let address = sys::ggml_backend_reg_get_proc_address(
+                sys::ggml_backend_cpu_reg(),
+                c"ggml_backend_dev_get_extra_bufts".as_ptr(),
+            );
             if address.is_null() {
                 return out;
             }
@@ -109,7 +112,11 @@ impl Device {
     /// All devices, in ggml's order.
     pub fn all() -> Vec<Device> {
         // SAFETY: indices are below the count; devices are static objects.
-        unsafe { (0..sys::ggml_backend_dev_count()).filter_map(|i| NonNull::new(sys::ggml_backend_dev_get(i)).map(Device)).collect() }
+        unsafe {
+            (0..sys::ggml_backend_dev_count())
+                .filter_map(|i| NonNull::new(sys::ggml_backend_dev_get(i)).map(Device))
+                .collect()
+        }
     }
 
     /// The CPU.
@@ -202,7 +209,8 @@ impl Backend {
     pub fn cpu(threads: &ThreadParams) -> Result<Backend> {
         // SAFETY: plain constructors; null is checked; the pool is freed after the backend in Drop.
         unsafe {
-            let raw = NonNull::new(sys::ggml_backend_cpu_init()).ok_or_else(|| Error::ggml("the CPU backend cannot be started"))?;
+            let raw = NonNull::new(sys::ggml_backend_cpu_init())
+                .ok_or_else(|| Error::ggml("the CPU backend cannot be started"))?;
             let mut backend = Backend { raw, pool: None };
             let mut params = sys::ggml_threadpool_params_default(threads.n_threads as i32);
             params.poll = threads.poll;
@@ -211,7 +219,8 @@ impl Backend {
             for (slot, &on) in params.cpumask.iter_mut().zip(&threads.cpu_mask) {
                 *slot = on;
             }
-            let pool = NonNull::new(sys::ggml_threadpool_new(&mut params)).ok_or_else(|| Error::ggml(format!("cannot start {} threads", threads.n_threads)))?;
+            let pool = NonNull::new(sys::ggml_threadpool_new(&mut params))
+                .ok_or_else(|| Error::ggml(format!("cannot start {} threads", threads.n_threads)))?;
             backend.pool = Some(pool);
             sys::ggml_backend_cpu_set_threadpool(raw.as_ptr(), pool.as_ptr());
             backend.set_threads(threads.n_threads);

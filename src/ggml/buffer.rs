@@ -30,7 +30,11 @@ impl Buffer {
         let raw = unsafe { sys::ggml_backend_buft_alloc_buffer(buft.raw(), size.max(1)) };
         match NonNull::new(raw) {
             Some(raw) => Ok(Buffer { raw, _map: None }),
-            None => Err(Error::ggml(format!("cannot allocate {:.1} MiB of {} memory", size as f64 / 1048576.0, buft.name()))),
+            None => Err(Error::ggml(format!(
+                "cannot allocate {:.1} MiB of {} memory",
+                size as f64 / 1048576.0,
+                buft.name()
+            ))),
         }
     }
 

@@ -41,10 +41,20 @@ impl Context {
     /// When there is no memory for the headers.
     pub fn new(n_tensors: usize, graph_size: usize) -> Result<Context> {
         // SAFETY: both functions only compute sizes.
-        let (tensor, graph) = unsafe { (sys::ggml_tensor_overhead(), if graph_size > 0 { sys::ggml_graph_overhead_custom(graph_size, false) } else { 0 }) };
-        let params = sys::ggml_init_params { mem_size: n_tensors * tensor + graph + 1024, mem_buffer: std::ptr::null_mut(), no_alloc: true };
+        let (tensor, graph) = unsafe {
+            (
+                sys::ggml_tensor_overhead(),
+                if graph_size > 0 { sys::ggml_graph_overhead_custom(graph_size, false) } else { 0 },
+            )
+        };
+        let params = sys::ggml_init_params {
+            mem_size: n_tensors * tensor + graph + 1024,
+            mem_buffer: std::ptr::null_mut(),
+            no_alloc: true,
+        };
         // SAFETY: the parameters are valid; null is checked.
-        let raw = NonNull::new(unsafe { sys::ggml_init(params) }).ok_or_else(|| Error::ggml("no memory for a context"))?;
+        let raw =
+            NonNull::new(unsafe { sys::ggml_init(params) }).ok_or_else(|| Error::ggml("no memory for a context"))?;
         let state = State { n_left: n_tensors, buffers: Vec::new(), keep: Vec::new() };
         Ok(Context(Arc::new(Inner { raw, state: Mutex::new(state) })))
     }
@@ -115,7 +125,11 @@ impl Context {
         let size = state.buffers.get(index).map_or(0, Buffer::size);
         let fits = offset.checked_add(t.n_bytes()).is_some_and(|end| end <= size);
         let Some(buffer) = state.buffers.get(index).filter(|_| fits && Arc::ptr_eq(&t.ctx.0, &self.0)) else {
-            return Err(Error::shape(format!("memory of tensor '{}'", t.name()), format!("at most {size} bytes"), format!("offset {offset} + {} bytes", t.n_bytes())));
+            return Err(Error::shape(
+                format!("memory of tensor '{}'", t.name()),
+                format!("at most {size} bytes"),
+                format!("offset {offset} + {} bytes", t.n_bytes()),
+            ));
         };
         // SAFETY: the range lies inside a buffer that this context owns, and the tensor is of this context.
         let status = unsafe { sys::ggml_backend_tensor_alloc(buffer.raw(), t.raw(), buffer.base().add(offset).cast()) };
@@ -168,7 +182,11 @@ impl Context {
     }
 
     /// Runs a constructor of one tensor (two headers at most), keeping the contexts of its sources alive.
-    pub(super) fn build(&self, sources: &[&Tensor], make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Result<Tensor> {
+    pub(super) fn build(
+        &self,
+        sources: &[&Tensor],
+        make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor,
+    ) -> Result<Tensor> {
         let mut state = self.lock();
         if state.n_left < 2 {
             return Err(Error::ggml("a context is full; this is a bug in the size estimate of a graph"));
@@ -176,7 +194,10 @@ impl Context {
         state.n_left -= 1;
         for source in sources {
             if !Arc::ptr_eq(&source.ctx.0, &self.0) {
-                let known = state.keep.iter().any(|k| std::ptr::eq(Arc::as_ptr(k).cast::<()>(), Arc::as_ptr(&source.ctx.0).cast()));
+                let known = state
+                    .keep
+                    .iter()
+                    .any(|k| std::ptr::eq(Arc::as_ptr(k).cast::<()>(), Arc::as_ptr(&source.ctx.0).cast()));
                 if !known {
                     state.keep.push(source.ctx.0.clone());
                 }

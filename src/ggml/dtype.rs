@@ -106,11 +106,23 @@ impl Type {
         }
         // SAFETY: sizes were checked above; ggml_quantize_chunk writes exactly row_size(src.len()) bytes.
         unsafe {
-            if sys::ggml_quantize_requires_imatrix(self.0) || (*sys::ggml_get_type_traits(self.0)).from_float_ref.is_none() && self.0 != sys::GGML_TYPE_F16 && self.0 != sys::GGML_TYPE_BF16 {
+            if sys::ggml_quantize_requires_imatrix(self.0)
+                || (*sys::ggml_get_type_traits(self.0)).from_float_ref.is_none()
+                    && self.0 != sys::GGML_TYPE_F16
+                    && self.0 != sys::GGML_TYPE_BF16
+            {
                 return false;
             }
             let n_rows = (src.len() / n_per_row) as i64;
-            sys::ggml_quantize_chunk(self.0, src.as_ptr(), dst.as_mut_ptr().cast(), 0, n_rows, n_per_row as i64, std::ptr::null()) == dst.len()
+            sys::ggml_quantize_chunk(
+                self.0,
+                src.as_ptr(),
+                dst.as_mut_ptr().cast(),
+                0,
+                n_rows,
+                n_per_row as i64,
+                std::ptr::null(),
+            ) == dst.len()
         }
     }
 }

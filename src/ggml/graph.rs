@@ -88,7 +88,16 @@ impl Scheduler {
             return Err(Error::ggml("a scheduler needs at least one backend"));
         }
         // SAFETY: the backends are alive and owned by the scheduler from here on; null for the buffer types means defaults.
-        let raw = unsafe { sys::ggml_backend_sched_new(raws.as_mut_ptr(), std::ptr::null_mut(), raws.len() as i32, graph_size, false, true) };
+        let raw = unsafe {
+            sys::ggml_backend_sched_new(
+                raws.as_mut_ptr(),
+                std::ptr::null_mut(),
+                raws.len() as i32,
+                graph_size,
+                false,
+                true,
+            )
+        };
         match NonNull::new(raw) {
             Some(raw) => Ok(Scheduler { raw, backends, allocation: 0 }),
             None => Err(Error::ggml("the scheduler could not be created")),
@@ -109,7 +118,10 @@ impl Scheduler {
         graph.allocation = if ok { self.allocation } else { 0 };
         match ok {
             true => Ok(()),
-            false => Err(Error::ggml(format!("not enough memory for the compute buffer of a graph of {} operations; a smaller -ub needs less", graph.n_nodes()))),
+            false => Err(Error::ggml(format!(
+                "not enough memory for the compute buffer of a graph of {} operations; a smaller -ub needs less",
+                graph.n_nodes()
+            ))),
         }
     }
 
@@ -168,7 +180,10 @@ impl Scheduler {
     /// Bytes of all compute buffers.
     pub fn buffer_bytes(&self) -> usize {
         // SAFETY: the backends are alive and known to the scheduler.
-        self.backends.iter().map(|b| unsafe { sys::ggml_backend_sched_get_buffer_size(self.raw.as_ptr(), b.raw()) }).sum()
+        self.backends
+            .iter()
+            .map(|b| unsafe { sys::ggml_backend_sched_get_buffer_size(self.raw.as_ptr(), b.raw()) })
+            .sum()
     }
 
     /// The default kind of memory of the CPU, where inputs and caches live unless a device holds them.
@@ -188,7 +203,11 @@ impl Scheduler {
         let has_memory = unsafe { !(*tensor.raw()).buffer.is_null() };
         match ok && has_memory {
             true => Ok(()),
-            false => Err(Error::shape(format!("{what} of tensor '{}'", tensor.name()), format!("{} bytes", tensor.n_bytes()), format!("{len} bytes"))),
+            false => Err(Error::shape(
+                format!("{what} of tensor '{}'", tensor.name()),
+                format!("{} bytes", tensor.n_bytes()),
+                format!("{len} bytes"),
+            )),
         }
     }
 }

@@ -19,7 +19,8 @@ pub fn reset_peak_resident() {
 /// Memory that can be had without swapping, in bytes; `None` where the system does not tell.
 pub fn available_bytes() -> Option<u64> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 = info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse().ok())?;
+    let kib: u64 =
+        info.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse().ok())?;
     Some(kib * 1024)
 }
 

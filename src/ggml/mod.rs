@@ -25,7 +25,7 @@ pub use buffer::Buffer;
 pub use context::Context;
 pub use dtype::Type;
 pub use graph::{Graph, Scheduler};
-pub use memory::{available_bytes, peak_resident_bytes, resident_bytes, reset_peak_resident, trim};
+pub use memory::{available_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes, trim};
 pub use mmap::Mmap;
 pub use ops::{Act, RopeParams};
 pub use tensor::Tensor;

@@ -174,7 +174,12 @@ impl Context {
     /// When the shapes do not fit.
     pub fn mul_mat(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
         let (p, q) = (a.ne(), b.ne());
-        let ok = p[0] == q[0] && q[2] % p[2] == 0 && q[3] % p[3] == 0 && a.nb()[0] == a.ty().type_size() && is_f32(b) && b.nb()[0] == 4;
+        let ok = p[0] == q[0]
+            && q[2] % p[2] == 0
+            && q[3] % p[3] == 0
+            && a.nb()[0] == a.ty().type_size()
+            && is_f32(b)
+            && b.nb()[0] == 4;
         require(ok, "mul_mat", "equal first dimensions and an f32 second operand", &[a, b])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, b], |ctx| unsafe { sys::ggml_mul_mat(ctx, a.raw(), b.raw()) })
@@ -240,7 +245,9 @@ impl Context {
         require(ok, "view", &format!("{ne:?} at byte {offset} inside the tensor"), &[a])?;
         let n = ne.map(|n| n as i64);
         // SAFETY: the window lies inside the source; the operand is alive.
-        self.build(&[a], |ctx| unsafe { sys::ggml_view_4d(ctx, a.raw(), n[0], n[1], n[2], n[3], nb[0], nb[1], nb[2], offset) })
+        self.build(&[a], |ctx| unsafe {
+            sys::ggml_view_4d(ctx, a.raw(), n[0], n[1], n[2], n[3], nb[0], nb[1], nb[2], offset)
+        })
     }
 
     /// Reorders dimensions without moving data: dimension `i` of `a` becomes dimension `axes[i]`. C equivalent: `ggml_permute`.
@@ -293,8 +300,19 @@ impl Context {
     /// # Errors
     /// When the shapes do not fit.
     pub fn rope(&self, a: &Tensor, pos: &Tensor, factors: Option<&Tensor>, p: &RopeParams) -> Result<Tensor> {
-        let ok = is_f32(a) && a.nb()[0] == 4 && a.ne()[3] == 1 && pos.ty() == Type::I32 && pos.ne() == [a.ne()[2], 1, 1, 1] && p.n_rot % 2 == 0 && p.n_rot <= a.ne()[0];
-        require(ok, "rope", "f32 heads, one i32 position per token and an even n_rot of at most the head size", &[a, pos])?;
+        let ok = is_f32(a)
+            && a.nb()[0] == 4
+            && a.ne()[3] == 1
+            && pos.ty() == Type::I32
+            && pos.ne() == [a.ne()[2], 1, 1, 1]
+            && p.n_rot % 2 == 0
+            && p.n_rot <= a.ne()[0];
+        require(
+            ok,
+            "rope",
+            "f32 heads, one i32 position per token and an even n_rot of at most the head size",
+            &[a, pos],
+        )?;
         if let Some(f) = factors {
             require(is_f32(f) && f.ne()[0] >= p.n_rot / 2, "rope factors", "f32, n_rot / 2 of them", &[f])?;
         }
@@ -303,7 +321,21 @@ impl Context {
         let sources: Vec<&Tensor> = [a, pos].into_iter().chain(factors).collect();
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&sources, |ctx| unsafe {
-            sys::ggml_rope_ext(ctx, a.raw(), pos.raw(), raw_factors, p.n_rot as i32, mode, p.n_ctx_orig as i32, p.freq_base, p.freq_scale, p.ext_factor, p.attn_factor, p.beta_fast, p.beta_slow)
+            sys::ggml_rope_ext(
+                ctx,
+                a.raw(),
+                pos.raw(),
+                raw_factors,
+                p.n_rot as i32,
+                mode,
+                p.n_ctx_orig as i32,
+                p.freq_base,
+                p.freq_scale,
+                p.ext_factor,
+                p.attn_factor,
+                p.beta_fast,
+                p.beta_slow,
+            )
         })
     }
 
@@ -315,7 +347,14 @@ impl Context {
     /// When the shapes do not fit.
     pub fn soft_max(&self, a: &Tensor, mask: &Tensor, scale: f32) -> Result<Tensor> {
         let (n, m) = (a.ne(), mask.ne());
-        let ok = is_f32(a) && a.is_contiguous() && mask.is_contiguous() && [Type::F16, Type::F32].contains(&mask.ty()) && m[0] == n[0] && m[1] >= n[1] && n[2] % m[2] == 0 && n[3] % m[3] == 0;
+        let ok = is_f32(a)
+            && a.is_contiguous()
+            && mask.is_contiguous()
+            && [Type::F16, Type::F32].contains(&mask.ty())
+            && m[0] == n[0]
+            && m[1] >= n[1]
+            && n[2] % m[2] == 0
+            && n[3] % m[3] == 0;
         require(ok, "soft_max", "contiguous f32 and a mask of its shape", &[a, mask])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, mask], |ctx| unsafe { sys::ggml_soft_max_ext(ctx, a.raw(), mask.raw(), scale, 0.0) })
@@ -327,12 +366,30 @@ impl Context {
     ///
     /// # Errors
     /// When the shapes do not fit.
-    pub fn flash_attn(&self, q: &Tensor, k: &Tensor, v: &Tensor, mask: &Tensor, scale: f32, softcap: f32) -> Result<Tensor> {
+    pub fn flash_attn(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        mask: &Tensor,
+        scale: f32,
+        softcap: f32,
+    ) -> Result<Tensor> {
         let (nq, nk, nv, nm) = (q.ne(), k.ne(), v.ne(), mask.ne());
         let rows = q.nb()[0] == 4 && k.nb()[0] == k.ty().type_size() && v.nb()[0] == v.ty().type_size();
         let shapes = nq[0] == nk[0] && nk[1] == nv[1] && nk[2..] == nv[2..] && nq[2] % nk[2] == 0 && nq[3] == nk[3];
-        let masked = mask.ty() == Type::F16 && mask.is_contiguous() && nm[0] == nk[1] && nm[1] >= nq[1] && nq[2] % nm[2] == 0 && nq[3] % nm[3] == 0;
-        require(is_f32(q) && rows && shapes && masked, "flash_attn", "queries, keys, values and an f16 mask that fit together", &[q, k, v, mask])?;
+        let masked = mask.ty() == Type::F16
+            && mask.is_contiguous()
+            && nm[0] == nk[1]
+            && nm[1] >= nq[1]
+            && nq[2] % nm[2] == 0
+            && nq[3] % nm[3] == 0;
+        require(
+            is_f32(q) && rows && shapes && masked,
+            "flash_attn",
+            "queries, keys, values and an f16 mask that fit together",
+            &[q, k, v, mask],
+        )?;
         let out = self.build(&[q, k, v, mask], |ctx| {
             // SAFETY: shapes and types were checked; operands are alive.
             unsafe { sys::ggml_flash_attn_ext(ctx, q.raw(), k.raw(), v.raw(), mask.raw(), scale, 0.0, softcap) }

@@ -33,7 +33,11 @@ pub(super) fn block_fn() -> BlockFn {
 
 #[cfg(target_arch = "x86_64")]
 fn choose() -> BlockFn {
-    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl") && is_x86_feature_detected!("fma") {
+    if is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("fma")
+    {
         return |b, s, st| {
             // SAFETY: the features were detected.
             unsafe { block_avx512(b, s, st) }
@@ -252,7 +256,9 @@ mod tests {
 
     #[test]
     fn every_loop_agrees_with_the_definition_in_one_block_or_many() {
-        for (d, dv, n, softcap, with_bias) in [(64, 64, 37, 0.0, true), (80, 72, 16, 0.0, false), (128, 128, 100, 30.0, true), (8, 24, 1, 0.0, false)] {
+        for (d, dv, n, softcap, with_bias) in
+            [(64, 64, 37, 0.0, true), (80, 72, 16, 0.0, false), (128, 128, 100, 30.0, true), (8, 24, 1, 0.0, false)]
+        {
             let (q, k, v) = (noise(3 * d, 1), noise(n * d, 2), noise(n * dv, 3));
             let bias = if with_bias { noise(n, 4) } else { Vec::new() };
             let whole = Block { q: &q, k: &k, v: &v, bias: &bias, d, dv, n, softcap };
@@ -262,7 +268,13 @@ mod tests {
                     state.chunks_exact_mut(dv + 2).for_each(|s| s[0] = f32::NEG_INFINITY);
                     for at in (0..n).step_by(step) {
                         let n = step.min(n - at);
-                        let part = Block { k: &k[at * d..][..n * d], v: &v[at * dv..][..n * dv], bias: if with_bias { &bias[at..at + n] } else { &[] }, n, ..whole };
+                        let part = Block {
+                            k: &k[at * d..][..n * d],
+                            v: &v[at * dv..][..n * dv],
+                            bias: if with_bias { &bias[at..at + n] } else { &[] },
+                            n,
+                            ..whole
+                        };
                         f(&part, &mut [0.0; 128], &mut state);
                     }
                     for r in 0..3 {

@@ -111,7 +111,11 @@ impl Tensor {
         // SAFETY: the buffer is owned by the context, which `self` keeps alive; host buffers are plain memory. Writers need
         // the ordering that `write` documents.
         unsafe {
-            if header.data.is_null() || header.buffer.is_null() || !self.ctx.owns_memory() || !sys::ggml_backend_buffer_is_host(header.buffer) {
+            if header.data.is_null()
+                || header.buffer.is_null()
+                || !self.ctx.owns_memory()
+                || !sys::ggml_backend_buffer_is_host(header.buffer)
+            {
                 return None;
             }
             Some(std::slice::from_raw_parts(header.data.cast(), self.n_bytes()))
@@ -124,11 +128,14 @@ impl Tensor {
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.n_bytes() => Ok(()),
-            _ => Err(Error::shape(format!("{what} of tensor '{}'", self.name()), format!("at most {} bytes", self.n_bytes()), format!("{offset} + {len}"))),
+            _ => Err(Error::shape(
+                format!("{what} of tensor '{}'", self.name()),
+                format!("at most {} bytes", self.n_bytes()),
+                format!("{offset} + {len}"),
+            )),
         }
     }
 }
-
 
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -138,12 +138,7 @@ impl Gguf {
         value.ok_or_else(|| Error::gguf(self.path(), format!("key '{key}' is missing")))
     }
 
-    fn get<'a, T>(
-        &'a self,
-        key: &str,
-        want: &str,
-        convert: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>> {
+    fn get<'a, T>(&'a self, key: &str, want: &str, convert: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
         let Some(entry) = self.entry(key) else { return Ok(None) };
         match convert(&entry.value) {
             Some(value) => Ok(Some(value)),

@@ -131,9 +131,7 @@ impl Gguf {
     pub fn set_override(&mut self, key: &str, value: Value) -> Result<()> {
         let key = check_key(key.into()).map_err(Error::Usage)?;
         if [ARCHITECTURE_KEY, ALIGNMENT_KEY].contains(&key.as_str()) || key.starts_with("split.") {
-            return Err(Error::Usage(format!(
-                "key '{key}' describes the file itself and cannot be overridden"
-            )));
+            return Err(Error::Usage(format!("key '{key}' describes the file itself and cannot be overridden")));
         }
         self.insert(key, Entry { value, offset: None });
         Ok(())

@@ -78,9 +78,7 @@ fn header<R: Read>(src: &mut Source<R>) -> Result<(u32, u64, u64)> {
     match version {
         2 | 3 => {}
         _ if version.swap_bytes() <= 3 && version != 0 => {
-            return Err(
-                src.fail(4, "the file is big-endian, expected a little-endian one; convert it")
-            )
+            return Err(src.fail(4, "the file is big-endian, expected a little-endian one; convert it"))
         }
         1 => return Err(src.fail(4, "version is 1, expected 2 or 3; convert the model again")),
         _ => return Err(src.fail(4, format_args!("version is {version}, expected 2 or 3"))),
@@ -92,10 +90,7 @@ fn header<R: Read>(src: &mut Source<R>) -> Result<(u32, u64, u64)> {
         if n > max {
             return Err(src.fail(
                 at,
-                format_args!(
-                    "number of {name} is {n}, a file of {} bytes has room for {max} at most",
-                    src.len()
-                ),
+                format_args!("number of {name} is {n}, a file of {} bytes has room for {max} at most", src.len()),
             ));
         }
     }
@@ -128,10 +123,9 @@ fn value<R: Read>(src: &mut Source<R>, type_id: u32) -> Result<Value> {
         5 => Value::I32(src.array(FIELD).map(i32::from_le_bytes)?),
         6 => Value::F32(src.array(FIELD).map(f32::from_le_bytes)?),
         7 => Value::Bool(bools(src, 1)?[0]),
-        8 => Value::Str(
-            String::from_utf8(src.string(FIELD)?)
-                .map_err(|_| src.fail(at, "the string is not UTF-8 text"))?,
-        ),
+        8 => {
+            Value::Str(String::from_utf8(src.string(FIELD)?).map_err(|_| src.fail(at, "the string is not UTF-8 text"))?)
+        }
         9 => Value::Array(array(src)?),
         10 => Value::U64(src.array(FIELD).map(u64::from_le_bytes)?),
         11 => Value::I64(src.array(FIELD).map(i64::from_le_bytes)?),
@@ -169,18 +163,13 @@ fn bools<R: Read>(src: &mut Source<R>, n: u64) -> Result<Vec<bool>> {
     let start = src.at();
     let bytes = src.numbers(n, u8::from_le_bytes)?;
     match bytes.iter().position(|&b| b > 1) {
-        Some(i) => {
-            Err(src.fail(start + i as u64, format_args!("bool is {}, expected 0 or 1", bytes[i])))
-        }
+        Some(i) => Err(src.fail(start + i as u64, format_args!("bool is {}, expected 0 or 1", bytes[i]))),
         None => Ok(bytes.into_iter().map(|b| b == 1).collect()),
     }
 }
 
 fn bad_type<R: Read>(src: &Source<R>, field: &str, type_id: u32) -> Error {
-    src.fail(
-        src.at() - 4,
-        format_args!("{field} type is {type_id}, expected 0 to {}", TYPE_NAMES.len() - 1),
-    )
+    src.fail(src.at() - 4, format_args!("{field} type is {type_id}, expected 0 to {}", TYPE_NAMES.len() - 1))
 }
 
 /// The file's `general.alignment` or the default.
@@ -191,10 +180,7 @@ fn alignment<R: Read>(src: &mut Source<R>, gguf: &Gguf) -> Result<u64> {
         ref found => {
             src.item = format!("key '{ALIGNMENT_KEY}'");
             let at = entry.offset.unwrap_or_default();
-            Err(src.fail(
-                at,
-                format_args!("is {found}, expected u32, a power of two up to {MAX_ALIGNMENT}"),
-            ))
+            Err(src.fail(at, format_args!("is {found}, expected u32, a power of two up to {MAX_ALIGNMENT}")))
         }
     }
 }
@@ -210,9 +196,7 @@ fn tensor_info<R: Read>(src: &mut Source<R>, alignment: u64, next: &mut u64) -> 
     let shape_at = src.at();
     let n_dims = src.u32("number of dimensions")?;
     if n_dims == 0 || n_dims as usize > MAX_DIMS {
-        return Err(
-            src.fail(shape_at, format_args!("has {n_dims} dimensions, expected 1 to {MAX_DIMS}"))
-        );
+        return Err(src.fail(shape_at, format_args!("has {n_dims} dimensions, expected 1 to {MAX_DIMS}")));
     }
     let mut dims = [0; MAX_DIMS];
     let dims = &mut dims[..n_dims as usize];
@@ -226,28 +210,18 @@ fn tensor_info<R: Read>(src: &mut Source<R>, alignment: u64, next: &mut u64) -> 
     let offset_at = src.at();
     let offset = src.u64("data offset")?;
     if offset != *next {
-        let what =
-            format!("data offset is {offset}, expected {next} (no gaps, aligned to {alignment})");
+        let what = format!("data offset is {offset}, expected {next} (no gaps, aligned to {alignment})");
         return Err(src.fail(offset_at, what));
     }
     match n_bytes.checked_next_multiple_of(alignment).and_then(|n| n.checked_add(offset)) {
         Some(end) if end < 1 << 63 => *next = end,
-        _ => {
-            return Err(src.fail(
-                shape_at,
-                format_args!("{n_bytes} bytes at data offset {offset} end beyond 2^63"),
-            ))
-        }
+        _ => return Err(src.fail(shape_at, format_args!("{n_bytes} bytes at data offset {offset} end beyond 2^63"))),
     }
     Ok(TensorInfo { name, ty, ne, n_dims, n_bytes, file: 0, offset })
 }
 
 /// Makes the offsets absolute and checks that the data is in the file; padding after the last tensor may be missing.
-fn place_data<R: Read>(
-    src: &mut Source<R>,
-    tensors: &mut [TensorInfo],
-    alignment: u64,
-) -> Result<()> {
+fn place_data<R: Read>(src: &mut Source<R>, tensors: &mut [TensorInfo], alignment: u64) -> Result<()> {
     let start = src.at().next_multiple_of(alignment);
     for t in tensors.iter_mut() {
         t.offset += start;
@@ -255,10 +229,8 @@ fn place_data<R: Read>(
     let end = tensors.last().map_or(0, |t| t.offset + t.n_bytes);
     if end > src.len() {
         src.item = "tensor data".into();
-        let what = format!(
-            "the file has {} bytes, expected at least {end}; it is truncated, fetch it again",
-            src.len()
-        );
+        let what =
+            format!("the file has {} bytes, expected at least {end}; it is truncated, fetch it again", src.len());
         return Err(src.fail(start, what));
     }
     Ok(())

@@ -61,10 +61,9 @@ impl<'a, R: Read> Source<'a, R> {
             ));
         }
         if n > MAX_HEADER.saturating_sub(self.at) {
-            return Err(self.fail(
-                self.at,
-                format_args!("{field} of {n} bytes, expected a header of at most {MAX_HEADER}"),
-            ));
+            return Err(
+                self.fail(self.at, format_args!("{field} of {n} bytes, expected a header of at most {MAX_HEADER}"))
+            );
         }
         Ok(n as usize)
     }
@@ -102,11 +101,7 @@ impl<'a, R: Read> Source<'a, R> {
     }
 
     /// The next `n` numbers of `N` bytes each.
-    pub(super) fn numbers<T, const N: usize>(
-        &mut self,
-        n: u64,
-        from: fn([u8; N]) -> T,
-    ) -> Result<Vec<T>> {
+    pub(super) fn numbers<T, const N: usize>(&mut self, n: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>> {
         let mut buf = vec![0; self.claim(n.saturating_mul(N as u64), "array")?];
         self.fill(&mut buf)?;
         Ok(buf.as_chunks().0.iter().map(|&bytes| from(bytes)).collect())

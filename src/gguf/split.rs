@@ -21,26 +21,18 @@ pub(super) fn follow(gguf: &mut Gguf) -> Result<()> {
     let first = gguf.path().to_path_buf();
     let no = gguf.require_u32(NO)?;
     let Some(prefix) = prefix(&first, no, count) else {
-        let want =
-            format!("{COUNT} is {count}, so the file's name must end in '{}'", suffix(no, count));
+        let want = format!("{COUNT} is {count}, so the file's name must end in '{}'", suffix(no, count));
         return Err(Error::gguf(first, want));
     };
     if no != 0 {
         let want = part_path(&prefix, 0, count);
-        let what = format!(
-            "this is part {} of {count}; open the first one, {}",
-            u64::from(no) + 1,
-            want.display()
-        );
+        let what = format!("this is part {} of {count}; open the first one, {}", u64::from(no) + 1, want.display());
         return Err(Error::gguf(first, what));
     }
     for no in 1..count {
         let path = part_path(&prefix, no, count);
         if !path.exists() {
-            return Err(Error::gguf(
-                path,
-                format!("part {} of {count} of the model is missing", no + 1),
-            ));
+            return Err(Error::gguf(path, format!("part {} of {count} of the model is missing", no + 1)));
         }
         let part = read::read_file(&path)?;
         check_part(gguf, &part, no, count)?;
@@ -48,10 +40,7 @@ pub(super) fn follow(gguf: &mut Gguf) -> Result<()> {
     }
     let (want, got) = (gguf.require_u32(TENSORS)?, gguf.tensors().len());
     if want as usize != got {
-        return Err(Error::gguf(
-            first,
-            format!("{TENSORS} is {want}, the {count} parts have {got} tensors"),
-        ));
+        return Err(Error::gguf(first, format!("{TENSORS} is {want}, the {count} parts have {got} tensors")));
     }
     Ok(())
 }
@@ -59,17 +48,11 @@ pub(super) fn follow(gguf: &mut Gguf) -> Result<()> {
 fn check_part(first: &Gguf, part: &Gguf, no: u32, count: u32) -> Result<()> {
     let found = part.require_u32(NO)?;
     if found != no {
-        return Err(Error::gguf(
-            part.path(),
-            format!("{NO} is {found}, expected {no}, as in the file's name"),
-        ));
+        return Err(Error::gguf(part.path(), format!("{NO} is {found}, expected {no}, as in the file's name")));
     }
     match part.u32(COUNT)? {
         Some(found) if found != count => {
-            return Err(Error::gguf(
-                part.path(),
-                format!("{COUNT} is {found}, expected {count}, as in the first part"),
-            ))
+            return Err(Error::gguf(part.path(), format!("{COUNT} is {found}, expected {count}, as in the first part")))
         }
         _ => {}
     }
@@ -89,10 +72,7 @@ fn add(gguf: &mut Gguf, part: Gguf) -> Result<()> {
     let file = gguf.files.len();
     for mut tensor in part.tensors {
         if gguf.tensor(&tensor.name).is_some() {
-            let what = format!(
-                "tensor '{}' is also in an earlier part",
-                super::value::shown(&tensor.name)
-            );
+            let what = format!("tensor '{}' is also in an earlier part", super::value::shown(&tensor.name));
             return Err(Error::gguf(part.path, what));
         }
         tensor.file = file;

@@ -99,10 +99,7 @@ fn what_is_written_is_read_back() {
         assert_eq!(gguf.keys().collect::<Vec<_>>(), written);
         assert_eq!(gguf.tensors().len(), data.len());
         for ((t, declared), bytes) in gguf.tensors().iter().zip(&w.tensors).zip(&data) {
-            assert_eq!(
-                (&t.name, t.ty, t.ne, t.n_dims),
-                (&declared.name, declared.ty, declared.ne, declared.n_dims)
-            );
+            assert_eq!((&t.name, t.ty, t.ne, t.n_dims), (&declared.name, declared.ty, declared.ne, declared.n_dims));
             assert_eq!(t.offset % u64::from(alignment.unwrap_or(32)), 0);
             assert_eq!(&file[t.offset as usize..][..t.n_bytes as usize], bytes);
             assert_eq!(gguf.tensor(&t.name), Some(t));
@@ -135,11 +132,7 @@ fn a_failed_write_leaves_the_old_file() {
 fn every_truncation_is_an_error() {
     let file = small_file();
     for n in 0..file.len() {
-        assert!(
-            parse(Path::new("m.gguf"), &file[..n], n as u64).is_err(),
-            "cut after {n} of {} bytes",
-            file.len()
-        );
+        assert!(parse(Path::new("m.gguf"), &file[..n], n as u64).is_err(), "cut after {n} of {} bytes", file.len());
     }
     parse(Path::new("m.gguf"), &file[..], file.len() as u64).unwrap();
 }
@@ -161,12 +154,7 @@ fn no_change_of_bytes_panics() {
         accepted += 1;
         for (key, value) in gguf.keys() {
             let _ = (gguf.u32(key), gguf.u64(key), gguf.f32(key), gguf.bool(key), gguf.str(key));
-            let _ = (
-                gguf.str_array(key),
-                gguf.f32_array(key),
-                gguf.i32_array(key),
-                gguf.bool_array(key),
-            );
+            let _ = (gguf.str_array(key), gguf.f32_array(key), gguf.i32_array(key), gguf.bool_array(key));
             assert!(!value.to_string().contains('\n'));
         }
         for t in gguf.tensors() {
@@ -221,19 +209,13 @@ fn typed_access_converts_only_what_fits() {
         assert_eq!((gguf.u32(key).unwrap(), gguf.u64(key).unwrap()), (Some(200), Some(200)));
     }
     assert_eq!((gguf.f32("f32").unwrap(), gguf.f32("f64").unwrap()), (Some(1.5), Some(1.5)));
-    assert_eq!(
-        (gguf.u64("large").unwrap(), gguf.bool("bool").unwrap()),
-        (Some(1 << 40), Some(true))
-    );
+    assert_eq!((gguf.u64("large").unwrap(), gguf.bool("bool").unwrap()), (Some(1 << 40), Some(true)));
     assert_eq!(gguf.i32_array("fit").unwrap().unwrap(), [-5, i32::MAX]);
     assert_eq!(gguf.arch_key("block_count"), "test.block_count");
 
     for key in ["negative", "large", "f32", "bool", "fit", "general.architecture"] {
         let message = gguf.u32(key).unwrap_err().to_string();
-        assert!(
-            message.contains(&format!("key '{key}' is {}", gguf.value(key).unwrap())),
-            "{message}"
-        );
+        assert!(message.contains(&format!("key '{key}' is {}", gguf.value(key).unwrap())), "{message}");
     }
     assert!(gguf.i32_array("wide").is_err() && gguf.f32("u8").is_err() && gguf.str("u8").is_err());
     assert_eq!(gguf.u32("absent").unwrap(), None);
@@ -252,12 +234,8 @@ fn element_types_have_their_own_id_and_name() {
     let all: Vec<_> = GgmlType::all().collect();
     assert_eq!(all.len(), 35);
     assert!(all.iter().all(|t| GgmlType::from_id(t.id()) == Some(*t) && t.type_size() > 0));
-    let named = [
-        (GgmlType::Q4_K, "q4_K"),
-        (GgmlType::BF16, "bf16"),
-        (GgmlType::TQ2_0, "tq2_0"),
-        (GgmlType::Q2_0, "q2_0"),
-    ];
+    let named =
+        [(GgmlType::Q4_K, "q4_K"), (GgmlType::BF16, "bf16"), (GgmlType::TQ2_0, "tq2_0"), (GgmlType::Q2_0, "q2_0")];
     for (ty, name) in named {
         assert_eq!(ty.name(), name);
     }
@@ -284,10 +262,7 @@ fn splits_are_followed_and_checked() {
     let open = || Gguf::open(&part(0));
     let refused = |names: u16, what: &str| {
         let message = open().unwrap_err().to_string();
-        assert!(
-            message.starts_with(&*part(names).to_string_lossy()) && message.contains(what),
-            "{message}"
-        );
+        assert!(message.starts_with(&*part(names).to_string_lossy()) && message.contains(what), "{message}");
     };
 
     (0..3).for_each(|i| write_part(i, i, 3, "test", &format!("t{i}")));
@@ -299,10 +274,7 @@ fn splits_are_followed_and_checked() {
     }
 
     let message = Gguf::open(&part(1)).unwrap_err().to_string();
-    assert!(
-        message.contains("part 2 of 3") && message.contains("m-00001-of-00003.gguf"),
-        "{message}"
-    );
+    assert!(message.contains("part 2 of 3") && message.contains("m-00001-of-00003.gguf"), "{message}");
     write_part(1, 2, 3, "test", "t1");
     refused(1, "split.no is 2, expected 1");
     write_part(1, 1, 4, "test", "t1");

@@ -197,9 +197,7 @@ impl Value {
             Value::I32(v) => v.into(),
             Value::U64(v) => v.into(),
             Value::I64(v) => v.into(),
-            Value::F32(_) | Value::F64(_) | Value::Bool(_) | Value::Str(_) | Value::Array(_) => {
-                return None
-            }
+            Value::F32(_) | Value::F64(_) | Value::Bool(_) | Value::Str(_) | Value::Array(_) => return None,
         })
     }
 }

@@ -32,9 +32,7 @@ impl Writer {
     pub fn set(&mut self, key: &str, value: impl Into<Value>) -> Result<()> {
         let (key, value) = (check_key(key.into()).map_err(Error::Usage)?, value.into());
         if key == ALIGNMENT_KEY && !matches!(value, Value::U32(n) if n.is_power_of_two()) {
-            return Err(Error::Usage(format!(
-                "key '{key}' is {value}, expected u32, a power of two"
-            )));
+            return Err(Error::Usage(format!("key '{key}' is {value}, expected u32, a power of two")));
         }
         match self.metadata.iter_mut().find(|(k, _)| *k == key) {
             Some((_, old)) => *old = value,
@@ -57,15 +55,7 @@ impl Writer {
         }
         let (padded, n_bytes) = check_shape(ty, ne).map_err(bad)?;
         let n_dims = ne.len() as u32;
-        self.tensors.push(TensorInfo {
-            name: checked,
-            ty,
-            ne: padded,
-            n_dims,
-            n_bytes,
-            file: 0,
-            offset: 0,
-        });
+        self.tensors.push(TensorInfo { name: checked, ty, ne: padded, n_dims, n_bytes, file: 0, offset: 0 });
         Ok(())
     }
 
@@ -73,15 +63,10 @@ impl Writer {
     ///
     /// # Errors
     /// The file cannot be written, `data` fails, or it gives another number of bytes than the shape needs.
-    pub fn write<B: AsRef<[u8]>>(
-        &self,
-        path: &Path,
-        data: impl FnMut(&TensorInfo) -> Result<B>,
-    ) -> Result<()> {
+    pub fn write<B: AsRef<[u8]>>(&self, path: &Path, data: impl FnMut(&TensorInfo) -> Result<B>) -> Result<()> {
         let temporary = temporary(path);
-        let written = self
-            .write_to(&temporary, data)
-            .and_then(|()| fs::rename(&temporary, path).map_err(|e| Error::io(path, e)));
+        let written =
+            self.write_to(&temporary, data).and_then(|()| fs::rename(&temporary, path).map_err(|e| Error::io(path, e)));
         if written.is_err() {
             // The first error is the one to report; the file may not even exist.
             let _ = fs::remove_file(&temporary);
@@ -89,11 +74,7 @@ impl Writer {
         written
     }
 
-    fn write_to<B: AsRef<[u8]>>(
-        &self,
-        path: &Path,
-        mut data: impl FnMut(&TensorInfo) -> Result<B>,
-    ) -> Result<()> {
+    fn write_to<B: AsRef<[u8]>>(&self, path: &Path, mut data: impl FnMut(&TensorInfo) -> Result<B>) -> Result<()> {
         let io = |e| Error::io(path, e);
         let alignment = self.alignment();
         let (header, tensors) = self.header(alignment);
@@ -103,11 +84,7 @@ impl Writer {
             let bytes = data(t)?;
             let bytes = bytes.as_ref();
             if bytes.len() as u64 != t.n_bytes {
-                return Err(Error::shape(
-                    &t.name,
-                    format!("{} bytes", t.n_bytes),
-                    format!("{} bytes", bytes.len()),
-                ));
+                return Err(Error::shape(&t.name, format!("{} bytes", t.n_bytes), format!("{} bytes", bytes.len())));
             }
             out.write_all(bytes).map_err(io)?;
             pad(&mut out, t.n_bytes, alignment).map_err(io)?;

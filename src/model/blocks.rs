@@ -21,7 +21,9 @@ impl Build<'_> {
     /// # Errors
     /// When it is not set, which is a bug of the architecture's file.
     pub fn need<'t>(&self, t: &'t Option<Tensor>, name: &str) -> Result<&'t Tensor> {
-        t.as_ref().ok_or_else(|| Error::ggml(format!("weight {name} of architecture {} is not loaded", self.model.arch().name())))
+        t.as_ref().ok_or_else(|| {
+            Error::ggml(format!("weight {name} of architecture {} is not loaded", self.model.arch().name()))
+        })
     }
 
     /// Embeddings of the batch, scaled. Shapes: `{n_embd, n_tokens}`.
@@ -107,7 +109,15 @@ impl Build<'_> {
                 let n_entries = if *layout == Layout::Ring { self.cache.n_ring() } else { self.cache.options().n_ctx };
                 self.ctx.ragged_attn(q, &k, &v, g, n_entries, hp.kq_scale, hp.attn_softcap, &layer.spans)?
             }
-            (_, Layout::Dense) => self.attend_rows(q, &k, &v, (0, g), self.cache.options().n_ctx, self.spec.n_kv, self.inputs.mask_dense.as_ref())?,
+            (_, Layout::Dense) => self.attend_rows(
+                q,
+                &k,
+                &v,
+                (0, g),
+                self.cache.options().n_ctx,
+                self.spec.n_kv,
+                self.inputs.mask_dense.as_ref(),
+            )?,
             (_, Layout::Ring) => {
                 let n = self.cache.n_ring();
                 self.attend_rows(q, &k, &v, (0, g), n, n, self.inputs.mask_ring.as_ref())?
@@ -120,7 +130,16 @@ impl Build<'_> {
 
     /// Attention of all heads over equal runs of rows. `heads`: first row of the run of head 0, and the number of heads;
     /// `stride`: rows between runs; `n_kv`: rows that are read. Result `{dv, n_head, n_tokens}`.
-    fn attend_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor, heads: (usize, usize), stride: usize, n_kv: usize, mask: Option<&Tensor>) -> Result<Tensor> {
+    fn attend_rows(
+        &self,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        heads: (usize, usize),
+        stride: usize,
+        n_kv: usize,
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let (hp, ctx) = (&self.model.hp, &self.ctx);
         let mask = mask.ok_or_else(|| Error::ggml("a mask is missing"))?;
         let rows = |t: &Tensor| {
@@ -149,7 +168,8 @@ impl Build<'_> {
         let mut all: Option<Tensor> = None;
         for (g, head) in heads.iter().enumerate() {
             let mask = &self.inputs.mask_pool[il][g];
-            let group = ctx.view(q, [q.ne()[0], r, q.ne()[2], 1], [q.nb()[1], q.nb()[2], q.nb()[3]], g * r * q.nb()[1])?;
+            let group =
+                ctx.view(q, [q.ne()[0], r, q.ne()[2], 1], [q.nb()[1], q.nb()[2], q.nb()[3]], g * r * q.nb()[1])?;
             let n_view = mask.ne()[0];
             let out = self.attend_rows(&group, k, v, (head.row, 1), n_view, n_view, Some(mask))?;
             all = Some(match all {
@@ -194,7 +214,9 @@ impl Build<'_> {
     /// When shapes do not fit.
     pub fn select_out(&self, il: usize, cur: Tensor, skip: Tensor) -> Result<(Tensor, Tensor)> {
         match &self.inputs.out_ids {
-            Some(ids) if il + 1 == self.model.hp.n_layer => Ok((self.ctx.get_rows(&cur, ids)?, self.ctx.get_rows(&skip, ids)?)),
+            Some(ids) if il + 1 == self.model.hp.n_layer => {
+                Ok((self.ctx.get_rows(&cur, ids)?, self.ctx.get_rows(&skip, ids)?))
+            }
             _ => Ok((cur, skip)),
         }
     }

@@ -125,7 +125,8 @@ impl Inputs {
     fn new(ctx: &Context, model: &Model, cache: &KvCache, spec: &GraphSpec) -> Result<Inputs> {
         let n = spec.n_tokens;
         let ids = |n: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::I32, &[n])?.named(name));
-        let mask = |n_kv: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::F16, &[n_kv, n])?.named(name));
+        let mask =
+            |n_kv: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::F16, &[n_kv, n])?.named(name));
         let by_ggml = spec.attention != Attention::Kernel;
         let has = |layout: &Layout| cache.layers.iter().any(|l| l.layout == *layout);
         let mut mask_pool = vec![Vec::new(); cache.layers.len()];

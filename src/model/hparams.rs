@@ -130,12 +130,17 @@ impl<'a> Reader<'a> {
         let n_layer = self.within("block_count", 1, MAX_LAYERS)?;
         let n_embd = self.within("embedding_length", 1, 1 << 20)?;
         let n_ctx_train = self.within("context_length", 1, 1 << 30)?;
-        let missing = |suffix: &'static str| move || Error::gguf(self.gguf.path(), format!("{} is missing", self.gguf.arch_key(suffix)));
-        let n_head = self.uniform("attention.head_count", 1, 1 << 14, n_layer)?.ok_or_else(missing("attention.head_count"))?;
+        let missing = |suffix: &'static str| {
+            move || Error::gguf(self.gguf.path(), format!("{} is missing", self.gguf.arch_key(suffix)))
+        };
+        let n_head =
+            self.uniform("attention.head_count", 1, 1 << 14, n_layer)?.ok_or_else(missing("attention.head_count"))?;
         let n_head_kv = self.uniform("attention.head_count_kv", 1, n_head as u32, n_layer)?.unwrap_or(n_head);
-        let n_ff = self.uniform("feed_forward_length", 1, 1 << 24, n_layer)?.ok_or_else(missing("feed_forward_length"))?;
+        let n_ff =
+            self.uniform("feed_forward_length", 1, 1 << 24, n_layer)?.ok_or_else(missing("feed_forward_length"))?;
         if n_head % n_head_kv != 0 {
-            return Err(self.bad("attention.head_count_kv", format!("is {n_head_kv}, which does not divide the {n_head} heads")));
+            return Err(self
+                .bad("attention.head_count_kv", format!("is {n_head_kv}, which does not divide the {n_head} heads")));
         }
         let head_dim = |suffix: &str| -> Result<usize> {
             match self.u32(suffix)? {
@@ -204,7 +209,10 @@ impl<'a> Reader<'a> {
     fn rope(&self, kind: RopeKind, head_dim: usize, n_ctx_train: usize) -> Result<Rope> {
         let n_rot = self.u32("rope.dimension_count")?.map_or(head_dim, |n| n as usize);
         if n_rot == 0 || n_rot > head_dim || n_rot % 2 != 0 {
-            return Err(self.bad("rope.dimension_count", format!("is {n_rot}; expected an even number up to the head size {head_dim}")));
+            return Err(self.bad(
+                "rope.dimension_count",
+                format!("is {n_rot}; expected an even number up to the head size {head_dim}"),
+            ));
         }
         let mut rope = Rope::new(kind, n_rot, self.f32("rope.freq_base")?.unwrap_or(10_000.0));
         if rope.freq_base <= 0.0 {

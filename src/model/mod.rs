@@ -78,7 +78,10 @@ impl Model {
         let name = gguf.architecture();
         let Some(&arch) = ARCHITECTURES.iter().find(|a| a.name() == name) else {
             let known: Vec<_> = ARCHITECTURES.iter().map(|a| a.name()).collect();
-            return Err(Error::gguf(gguf.path(), format!("unsupported architecture '{name}'; supported: {}", known.join(", "))));
+            return Err(Error::gguf(
+                gguf.path(),
+                format!("unsupported architecture '{name}'; supported: {}", known.join(", ")),
+            ));
         };
         let hp = arch.hparams(&Reader::new(&gguf))?;
         let mut loader = Loader::new(&gguf, options)?;
@@ -97,12 +100,18 @@ impl Model {
     /// # Errors
     /// When there is no such tensor, or it cannot be read or converted.
     pub fn dequantize(&self, name: &str) -> Result<Vec<f32>> {
-        let info = self.gguf.tensor(name).ok_or_else(|| Error::gguf(self.gguf.path(), format!("tensor '{name}' is missing")))?;
+        let info = self
+            .gguf
+            .tensor(name)
+            .ok_or_else(|| Error::gguf(self.gguf.path(), format!("tensor '{name}' is missing")))?;
         let unsupported = || Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name()));
         let ty = Type::from_id(info.ty.id()).ok_or_else(unsupported)?;
         let map = Mmap::open(&self.gguf.files()[info.file])?;
         let end = info.offset.saturating_add(info.n_bytes) as usize;
-        let bytes = map.bytes().get(info.offset as usize..end).ok_or_else(|| Error::gguf(map.path(), format!("tensor '{name}' ends beyond the file")))?;
+        let bytes = map
+            .bytes()
+            .get(info.offset as usize..end)
+            .ok_or_else(|| Error::gguf(map.path(), format!("tensor '{name}' ends beyond the file")))?;
         let mut out = vec![0.0; bytes.len() / ty.type_size() * ty.block_size()];
         match ty.to_f32(bytes, &mut out) {
             true => Ok(out),

@@ -169,7 +169,10 @@ impl<'a> Loader<'a> {
         for (info, file) in gguf.tensors().iter().map(|t| (t, &files[t.file])) {
             let end = info.offset.checked_add(info.n_bytes);
             if end.is_none_or(|end| end > file.bytes().len() as u64) {
-                return Err(Error::gguf(file.path(), format!("tensor '{}' ends at byte {end:?}, the file has {}", info.name, file.bytes().len())));
+                return Err(Error::gguf(
+                    file.path(),
+                    format!("tensor '{}' ends at byte {end:?}, the file has {}", info.name, file.bytes().len()),
+                ));
             }
         }
         if options.mlock {
@@ -226,9 +229,14 @@ impl<'a> Loader<'a> {
             *slot = n as u64;
         }
         if info.ne != want {
-            return Err(Error::shape(format!("{}: tensor '{name}'", self.gguf.path().display()), format!("{want:?}"), format!("{:?}", info.ne)));
+            return Err(Error::shape(
+                format!("{}: tensor '{name}'", self.gguf.path().display()),
+                format!("{want:?}"),
+                format!("{:?}", info.ne),
+            ));
         }
-        let ty = Type::from_id(info.ty.id()).ok_or_else(|| Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name())))?;
+        let ty = Type::from_id(info.ty.id())
+            .ok_or_else(|| Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name())))?;
         if self.options.check_tensors {
             self.check_finite(info, ty)?;
         }
@@ -236,7 +244,9 @@ impl<'a> Loader<'a> {
         let buft = if rows_only || !is_matrix { None } else { self.placement.choose(ty, ne) };
         let t = match buft {
             Some(buft) => self.copy(info, ty, ne, buft)?,
-            None if self.options.mmap && info.offset % BufferType::cpu().alignment() as u64 == 0 => self.map(info, ty, ne)?,
+            None if self.options.mmap && info.offset % BufferType::cpu().alignment() as u64 == 0 => {
+                self.map(info, ty, ne)?
+            }
             None => self.copy(info, ty, ne, BufferType::cpu())?,
         };
         self.by_name.insert((name.to_owned(), rows_only), t.clone());
@@ -264,7 +274,9 @@ impl<'a> Loader<'a> {
         let n = self.gguf.tensors().len() * 2 + 8;
         let slot = match self.copied.entry(buft.name()) {
             std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-            std::collections::hash_map::Entry::Vacant(e) => e.insert(Copied { ctx: Context::new(n, 0)?, buft, tensors: Vec::new() }),
+            std::collections::hash_map::Entry::Vacant(e) => {
+                e.insert(Copied { ctx: Context::new(n, 0)?, buft, tensors: Vec::new() })
+            }
         };
         let t = slot.ctx.tensor(ty, ne)?.named(&info.name);
         slot.tensors.push((t.clone(), info.file, info.offset as usize));
@@ -294,7 +306,10 @@ impl<'a> Loader<'a> {
             let n_here = part.len() / ty.type_size() * ty.block_size();
             if ty.to_f32(part, &mut row[..n_here]) {
                 if let Some(at) = row[..n_here].iter().position(|x| !x.is_finite()) {
-                    return Err(Error::gguf(self.gguf.path(), format!("tensor '{}' has the value {} at element {}", info.name, row[at], i * n + at)));
+                    return Err(Error::gguf(
+                        self.gguf.path(),
+                        format!("tensor '{}' has the value {} at element {}", info.name, row[at], i * n + at),
+                    ));
                 }
             }
         }

@@ -37,12 +37,7 @@ impl Bpe {
             .zip(texts.iter())
             .filter_map(|(id, text)| Some((std::str::from_utf8(text).ok()?.to_owned(), id)))
             .collect();
-        let mut merges = Merges {
-            vocab,
-            next_id: texts.len() as u32,
-            list: Vec::new(),
-            substitutes: Vec::new(),
-        };
+        let mut merges = Merges { vocab, next_id: texts.len() as u32, list: Vec::new(), substitutes: Vec::new() };
         merges.extend(gguf.require_str_array(MERGES)?);
         let model = BPE::builder()
             .vocab_and_merges(merges.vocab, merges.list)
@@ -59,11 +54,7 @@ impl Bpe {
     }
 
     /// Appends the tokens of `text` to `ids`.
-    pub(super) fn encode(
-        &self,
-        text: &[u8],
-        ids: &mut Vec<u32>,
-    ) -> std::result::Result<(), String> {
+    pub(super) fn encode(&self, text: &[u8], ids: &mut Vec<u32>) -> std::result::Result<(), String> {
         let text = decode(text);
         let mut encoded = String::new();
         for word in self.pre_tokenizer.words(&text) {
@@ -107,11 +98,8 @@ impl Merges {
             return id;
         }
         let chars = text.chars().filter(char::is_ascii);
-        self.substitutes.push(
-            chars
-                .filter_map(|c| self.vocab.get(c.encode_utf8(&mut [0; 4]) as &str).copied())
-                .collect(),
-        );
+        self.substitutes
+            .push(chars.filter_map(|c| self.vocab.get(c.encode_utf8(&mut [0; 4]) as &str).copied()).collect());
         let id = self.next_id;
         self.vocab.insert(text.to_owned(), id);
         self.next_id += 1;
@@ -160,9 +148,7 @@ impl ByteDecoder {
                 continue;
             }
             bytes.extend(b"[UNK_BYTE_0x");
-            c.encode_utf8(&mut [0; 4])
-                .bytes()
-                .for_each(|b| bytes.extend(format!("{b:02x}").bytes()));
+            c.encode_utf8(&mut [0; 4]).bytes().for_each(|b| bytes.extend(format!("{b:02x}").bytes()));
             bytes.extend(text);
             bytes.push(b']');
         }

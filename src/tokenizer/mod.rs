@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 use crate::gguf::{Gguf, StrArray};
 
 mod bpe;
+pub mod chat;
 mod pretokenize;
 mod special;
 mod special_ids;
 mod spm;
-pub mod chat;
 pub mod stream;
 mod vocab;
 
@@ -40,8 +40,8 @@ pub struct Tokenizer {
 }
 
 enum Model {
-    Bpe(bpe::Bpe),
-    Spm(spm::Spm),
+    Bpe(Box<bpe::Bpe>),
+    Spm(Box<spm::Spm>),
 }
 
 /// What the kind of a vocabulary decides where metadata is silent.
@@ -67,15 +67,16 @@ impl Tokenizer {
         let add_eos = gguf.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
         for (add, id, name) in [(add_bos, ids.bos, "bos"), (add_eos, ids.eos, "eos")] {
             if add && id.is_none() {
-                let what = format!("a text is to get a token without id: set tokenizer.ggml.{name}_token_id or tokenizer.ggml.add_{name}_token=false with --override-kv");
+                let key = format!("tokenizer.ggml.{name}_token_id");
+                let what = format!("key '{key}' is missing for add_{name}_token; set it with --override-kv");
                 return Err(Error::gguf(gguf.path(), what));
             }
         }
         let model = match kind.bpe {
-            Some(row) => Model::Bpe(bpe::Bpe::load(gguf, &vocab.texts, row)?),
+            Some(row) => Model::Bpe(Box::new(bpe::Bpe::load(gguf, &vocab.texts, row)?)),
             None => {
                 let prefix = gguf.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
-                Model::Spm(spm::Spm::new(&vocab, prefix))
+                Model::Spm(Box::new(spm::Spm::new(&vocab, prefix)))
             }
         };
         Ok(Tokenizer {
@@ -107,15 +108,9 @@ impl Tokenizer {
     ///
     /// # Errors
     /// As for `encode`.
-    pub fn encode_bytes(
-        &self,
-        text: &[u8],
-        add_special: bool,
-        parse_special: bool,
-    ) -> Result<Vec<u32>> {
+    pub fn encode_bytes(&self, text: &[u8], add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
         if i32::try_from(text.len()).is_err() {
-            let what =
-                format!("the text has {} bytes, at most 2^31 - 1 can be tokenized", text.len());
+            let what = format!("the text has {} bytes, at most 2^31 - 1 can be tokenized", text.len());
             return Err(Error::Context { what });
         }
         let mut ids = Vec::with_capacity(text.len() / 3 + 2);

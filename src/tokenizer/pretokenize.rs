@@ -2,10 +2,10 @@
 //!
 //! Stage: text -> words -> byte-level BPE. Source: the names in `llama_vocab::impl::load`, the expressions in
 //! `llm_tokenizer_bpe` (llama-vocab.cpp) and their meaning in `unicode_regex_split` (unicode.cpp).
-//! The expressions are llama.cpp's; `(?=[\p{L}])([^a-z])` is written `[\p{L}&&[^a-z]]`, classes over literal ranges
-//! leave out the whitespace in them, as there, and `\s+(?!\S)` is done by [`Split`], so the linear-time `regex` can be
-//! used and no input can make it backtrack. Letters are those of Unicode 16; llama.cpp's tables are of 15.1.
-//! A new name is a new row.
+//! The expressions are llama.cpp's, with these changes of form: `(?=[\p{L}])([^a-z])` is written `[\p{L}&&[^a-z]]`;
+//! classes over literal ranges leave out the whitespace in them, as its collapsed text does; [`Split`] does the rule
+//! `\s+(?!\S)`. So the linear-time crate `regex` suffices and no input can make it backtrack.
+//! Categories are those of Unicode 15.1, its tables' version, whatever version `regex` has. A new name is a new row.
 
 use regex::Regex;
 
@@ -204,8 +204,7 @@ pub(super) struct PreTokenizer {
 impl PreTokenizer {
     /// Compiles the expressions of `row`.
     pub(super) fn new(row: &Row) -> std::result::Result<PreTokenizer, regex::Error> {
-        let splits =
-            row.exprs.iter().map(|expr| Split::new(expr)).collect::<std::result::Result<_, _>>()?;
+        let splits = row.exprs.iter().map(|expr| Split::new(expr)).collect::<std::result::Result<_, _>>()?;
         Ok(PreTokenizer { splits })
     }
 
@@ -232,9 +231,9 @@ struct Split {
 
 impl Split {
     fn new(expr: &str) -> std::result::Result<Split, regex::Error> {
-        let expr = &CATEGORIES.iter().fold(expr.to_owned(), |expr, category| {
-            expr.replace(category, &format!("[{category}&&{UNICODE}]"))
-        });
+        let expr = &CATEGORIES
+            .iter()
+            .fold(expr.to_owned(), |expr, category| expr.replace(category, &format!("[{category}&&{UNICODE}]")));
         let rules = expr.strip_suffix(r"|\s+").unwrap_or(expr);
         Ok(match rules.strip_suffix(r"|\s+(?!\S)") {
             Some(rules) => Split {
@@ -242,9 +241,7 @@ impl Split {
                 leaves_last_space: true,
                 takes_newlines: rules.contains(r"\s*[\r\n]"),
             },
-            None => {
-                Split { regex: Regex::new(expr)?, leaves_last_space: false, takes_newlines: false }
-            }
+            None => Split { regex: Regex::new(expr)?, leaves_last_space: false, takes_newlines: false },
         })
     }
 
@@ -312,11 +309,7 @@ mod tests {
         for name in ["gpt-2", "llama-bpe", "qwen2"] {
             assert_eq!(words(name, "a   b"), ["a", "  ", " b"], "{name}");
             assert_eq!(words(name, "a   "), ["a", "   "], "{name}");
-            assert_eq!(
-                words(name, "a \u{3000} \u{a0}1"),
-                ["a", " \u{3000} ", "\u{a0}", "1"],
-                "{name}"
-            );
+            assert_eq!(words(name, "a \u{3000} \u{a0}1"), ["a", " \u{3000} ", "\u{a0}", "1"], "{name}");
         }
         assert_eq!(words("gpt-2", "a \n\nb"), ["a", " \n", "\n", "b"]);
         assert_eq!(words("llama-bpe", "a \n\nb"), ["a", " \n\n", "b"]);

@@ -37,23 +37,20 @@ struct SpecialToken {
 
 impl SpecialTokens {
     /// Collects the special tokens and gives them the whitespace rules of their model.
-    pub(super) fn load(
-        gguf: &Gguf,
-        texts: &StrArray,
-        attrs: &[Attr],
-        index: &Index<'_>,
-    ) -> Result<SpecialTokens> {
+    pub(super) fn load(gguf: &Gguf, texts: &StrArray, attrs: &[Attr], index: &Index<'_>) -> Result<SpecialTokens> {
+        let failed =
+            |what: String| Error::gguf(gguf.path(), format!("key 'tokenizer.ggml.tokens': special tokens: {what}"));
         let mut attrs = attrs.to_vec();
         set_strip_rules(gguf, index, &mut attrs)?;
-        Self::new(texts, &attrs).map_err(|e| {
-            Error::gguf(gguf.path(), format!("key 'tokenizer.ggml.tokens': special tokens: {e}"))
-        })
+        let specials = attrs.iter().zip(texts.iter()).filter(|(attr, _)| attr.any(SPECIAL));
+        let bytes: usize = specials.map(|(_, text)| text.len()).sum();
+        if bytes > MAX_BYTES {
+            return Err(failed(format!("{bytes} bytes of text, at most {MAX_BYTES} can be searched")));
+        }
+        Self::new(texts, &attrs).map_err(|e| failed(e.to_string()))
     }
 
-    fn new(
-        texts: &StrArray,
-        attrs: &[Attr],
-    ) -> std::result::Result<SpecialTokens, aho_corasick::BuildError> {
+    fn new(texts: &StrArray, attrs: &[Attr]) -> std::result::Result<SpecialTokens, aho_corasick::BuildError> {
         let mut specials: Vec<(u32, Attr, &[u8])> = (0..)
             .zip(attrs.iter().zip(texts.iter()))
             .filter(|(_, (attr, _))| attr.any(SPECIAL))
@@ -63,11 +60,7 @@ impl SpecialTokens {
         let search = AhoCorasick::new(specials.iter().map(|(.., text)| text))?;
         let tokens = specials
             .into_iter()
-            .map(|(id, attr, text)| SpecialToken {
-                id,
-                attr,
-                finder: Finder::new(text).into_owned(),
-            })
+            .map(|(id, attr, text)| SpecialToken { id, attr, finder: Finder::new(text).into_owned() })
             .collect();
         Ok(SpecialTokens { tokens, search })
     }
@@ -91,6 +84,8 @@ impl SpecialTokens {
     }
 }
 
+/// The most text of all special tokens, to bound the memory of the search; vocabularies in use have up to 100 kB.
+const MAX_BYTES: usize = 1 << 24;
 /// What makes a token special.
 const SPECIAL: Attr = HIDDEN.with(Attr::USER_DEFINED);
 /// What takes part only when special tokens are asked for.
@@ -193,18 +188,15 @@ mod tests {
 
     #[test]
     fn control_tokens_need_parse_special_and_normal_ones_never_count() {
-        let special =
-            tokens(&[("<c>", Attr::CONTROL), ("n", Attr::NORMAL), ("<u>", Attr::UNKNOWN)]);
+        let special = tokens(&[("<c>", Attr::CONTROL), ("n", Attr::NORMAL), ("<u>", Attr::UNKNOWN)]);
         assert_eq!(special.partition(b"n<c><u>", false), [Text(b"n<c><u>")]);
         assert_eq!(special.partition(b"n<c><u>", true), [Text(b"n"), Token(0), Token(2)]);
     }
 
     #[test]
     fn stripped_whitespace_disappears_on_the_side_of_the_attribute() {
-        let special = tokens(&[
-            ("<l>", Attr::USER_DEFINED.with(Attr::LSTRIP)),
-            ("<r>", Attr::USER_DEFINED.with(Attr::RSTRIP)),
-        ]);
+        let special =
+            tokens(&[("<l>", Attr::USER_DEFINED.with(Attr::LSTRIP)), ("<r>", Attr::USER_DEFINED.with(Attr::RSTRIP))]);
         assert_eq!(special.partition(b"a \n<l> b", false), [Text(b"a"), Token(0), Text(b" b")]);
         assert_eq!(special.partition(b"a <r>\t\n b", false), [Text(b"a "), Token(1), Text(b"b")]);
         assert_eq!(special.partition(b" <l><r> ", false), [Token(0), Token(1)]);

@@ -187,9 +187,7 @@ impl SpecialIds {
         let call = ends("<|call|>") || ends("<|calls|>");
         let end = call && (ends("<|return|>") || ends("<|flush|>"));
         let normal_s = ends("<|tool_response>") || ends("<|plamo:eos|>");
-        for (text, drop, attr) in
-            [("<|end|>", end, Attr::USER_DEFINED), ("</s>", normal_s, Attr::NORMAL)]
-        {
+        for (text, drop, attr) in [("<|end|>", end, Attr::USER_DEFINED), ("</s>", normal_s, Attr::NORMAL)] {
             if let Some(id) = id_of(index, text).filter(|_| drop) {
                 if self.eog.remove(&id) {
                     attrs[id as usize] = attr;

@@ -62,11 +62,7 @@ impl Spm {
         }
         let mut merger = Merger::new(self, &escaped);
         merger.merge_all();
-        merger
-            .symbols
-            .iter()
-            .filter(|s| s.len > 0)
-            .try_for_each(|s| self.push(s.text(&escaped), ids))
+        merger.symbols.iter().filter(|s| s.len > 0).try_for_each(|s| self.push(s.text(&escaped), ids))
     }
 
     /// Appends the token `text`, or the tokens of its bytes.
@@ -77,9 +73,7 @@ impl Spm {
         }
         for &byte in text {
             let id = self.bytes[usize::from(byte)];
-            ids.push(
-                id.ok_or_else(|| format!("the vocabulary has no token for byte 0x{byte:02X}"))?,
-            );
+            ids.push(id.ok_or_else(|| format!("the vocabulary has no token for byte 0x{byte:02X}"))?);
         }
         Ok(())
     }

@@ -77,10 +77,7 @@ impl Vocab {
         let tokens = gguf.require_str_array(TOKENS)?;
         let n = tokens.len();
         if n == 0 || i32::try_from(n).is_err() {
-            return Err(Error::gguf(
-                gguf.path(),
-                format!("key '{TOKENS}' has {n} elements, expected 1 to 2^31 - 1"),
-            ));
+            return Err(Error::gguf(gguf.path(), format!("key '{TOKENS}' has {n} elements, expected 1 to 2^31 - 1")));
         }
         if let Some(id) = tokens.iter().position(|text| text.len() > MAX_TOKEN_LEN) {
             return Err(Error::gguf(
@@ -150,10 +147,7 @@ fn scores(gguf: &Gguf, n: usize) -> Result<Vec<f32>> {
     check_len(gguf, SCORES, scores.len(), n)?;
     scores.truncate(n);
     match scores.iter().position(|s| s.is_nan()) {
-        Some(id) => Err(Error::gguf(
-            gguf.path(),
-            format!("key '{SCORES}': the score of token {id} is not a number"),
-        )),
+        Some(id) => Err(Error::gguf(gguf.path(), format!("key '{SCORES}': the score of token {id} is not a number"))),
         None => Ok(scores),
     }
 }

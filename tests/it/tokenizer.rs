@@ -41,8 +41,7 @@ const VOCABULARIES: [&str; 13] = [
 ];
 
 /// Vocabularies of llama.cpp that are refused, and their kind.
-const REFUSED: [(&str, &str); 3] =
-    [("bert-bge", "bert"), ("gemma-4", "gemma4"), ("nomic-bert-moe", "t5")];
+const REFUSED: [(&str, &str); 3] = [("bert-bge", "bert"), ("gemma-4", "gemma4"), ("nomic-bert-moe", "t5")];
 
 /// `.inp` has texts, each ended by a separator line; `.out` has a line of ids for each.
 #[test]
@@ -68,18 +67,14 @@ fn other_kinds_of_vocabulary_are_refused_by_name() {
     let Some(folder) = model("vocab") else { return };
     for (name, kind) in REFUSED {
         let error = load(&folder.join(format!("ggml-vocab-{name}.gguf"))).err().unwrap();
-        assert_eq!(
-            error.to_string(),
-            format!("unsupported tokenizer (tokenizer.ggml.model): '{kind}'")
-        );
+        assert_eq!(error.to_string(), format!("unsupported tokenizer (tokenizer.ggml.model): '{kind}'"));
     }
 }
 
 /// Ids of three models from `llama-tokenize`, see `made_with` in the file.
 #[test]
 fn models_give_the_ids_of_llama_tokenize() {
-    let golden: serde_json::Value =
-        serde_json::from_str(include_str!("../golden/tokenizer/greedy_ids.json")).unwrap();
+    let golden: serde_json::Value = serde_json::from_str(include_str!("../golden/tokenizer/greedy_ids.json")).unwrap();
     for entry in golden["models"].as_array().unwrap() {
         let Some(path) = model(entry["file"].as_str().unwrap()) else { continue };
         let tokenizer = load(&path).unwrap();
@@ -242,8 +237,7 @@ fn streamed_pieces_are_text_and_join_to_the_whole() {
         for text in texts() {
             let ids = tokenizer.encode(&text, false, true).unwrap();
             let mut stream = Utf8Stream::new();
-            let mut streamed: String =
-                ids.iter().map(|&id| stream.push(tokenizer.piece(id, true))).collect();
+            let mut streamed: String = ids.iter().map(|&id| stream.push(tokenizer.piece(id, true))).collect();
             streamed += &stream.finish();
             assert_eq!(streamed.as_bytes(), joined(&tokenizer, &ids), "{text:?}");
         }
@@ -272,20 +266,10 @@ fn special_tokens_are_added_parsed_and_hidden_as_asked() {
 fn texts_of_known_tokens_end_a_generation() {
     let tokens = strings(
         byte_alphabet().into_iter().chain(
-            [
-                "<|im_end|>",
-                "<|eom_id|>",
-                "<|file_sep|>",
-                "<|end|>",
-                "<|return|>",
-                "<|call|>",
-                "x",
-                "x",
-                "x",
-            ]
-            .into_iter()
-            .enumerate()
-            .map(|(i, text)| if text == "x" { format!("x{i}") } else { text.into() }),
+            ["<|im_end|>", "<|eom_id|>", "<|file_sep|>", "<|end|>", "<|return|>", "<|call|>", "x", "x", "x"]
+                .into_iter()
+                .enumerate()
+                .map(|(i, text)| if text == "x" { format!("x{i}") } else { text.into() }),
         ),
     );
     let mut metadata = with(bpe(), "tokenizer.ggml.tokens", Some(tokens));
@@ -315,27 +299,15 @@ fn malformed_metadata_is_refused_with_the_key_and_the_finding() {
         (with(spm(), TOKENS, Some(strings(["a".repeat(70000)]))), "token 0 is longer than 65536"),
         (with(spm(), TYPES, ints(3)), "has 3 elements, expected 269"),
         (with(spm(), TYPES, floats(269)), "is arr[f32,269], expected an array of integers"),
-        (
-            with(spm(), TYPES, Some(Value::Array(Array::I32(vec![6; 269])))),
-            "token 0 is of type byte",
-        ),
+        (with(spm(), TYPES, Some(Value::Array(Array::I32(vec![6; 269])))), "token 0 is of type byte"),
         (with(spm(), "tokenizer.ggml.scores", floats(3)), "has 3 elements, expected 269"),
         (with(spm(), "tokenizer.ggml.scores", floats(269)), "the score of token 0 is not a number"),
-        (
-            with(spm(), "tokenizer.ggml.scores", Some(strings(["a"]))),
-            "is arr[str,1], expected arr[f32]",
-        ),
+        (with(spm(), "tokenizer.ggml.scores", Some(strings(["a"]))), "is arr[str,1], expected arr[f32]"),
         (with(bpe(), "tokenizer.ggml.merges", None), "key 'tokenizer.ggml.merges' is missing"),
         (with(bpe(), "tokenizer.ggml.merges", ints(3)), "expected arr[str]"),
         (with(bpe(), "tokenizer.ggml.eos_token_id", Some(263u32.into())), "eos_token_id' is 263"),
-        (
-            with(bpe(), "tokenizer.ggml.eot_token_id", Some(u32::MAX.into())),
-            "eot_token_id' is 42949",
-        ),
-        (
-            with(bpe(), "tokenizer.ggml.bos_token_id", Some((-1i32).into())),
-            "bos_token_id' is i32 -1",
-        ),
+        (with(bpe(), "tokenizer.ggml.eot_token_id", Some(u32::MAX.into())), "eot_token_id' is 42949"),
+        (with(bpe(), "tokenizer.ggml.bos_token_id", Some((-1i32).into())), "bos_token_id' is i32 -1"),
         (with(bpe(), "tokenizer.ggml.add_bos_token", Some(1u32.into())), "expected bool"),
     ];
     for (metadata, want) in cases {

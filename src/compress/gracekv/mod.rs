@@ -75,7 +75,8 @@ pub(super) fn make(o: &MethodOptions) -> Box<dyn Method> {
         return Box::new(paper::Paper { options });
     }
     let d = Options::default();
-    let options = Options { floor: o.floor.unwrap_or(d.floor), prototype_share: o.prototypes.unwrap_or(d.prototype_share), ..d };
+    let options =
+        Options { floor: o.floor.unwrap_or(d.floor), prototype_share: o.prototypes.unwrap_or(d.prototype_share), ..d };
     Box::new(GraceKv { options })
 }
 

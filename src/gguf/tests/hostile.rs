@@ -45,10 +45,7 @@ fn file(keys: &[Vec<u8>], tensors: &[Vec<u8>], data: usize) -> Vec<u8> {
 fn refused(bytes: &[u8], at: u64, what: &str) {
     let error = parse(Path::new("m.gguf"), bytes, bytes.len() as u64).unwrap_err();
     let message = error.to_string();
-    assert!(
-        matches!(error, Error::Gguf { offset: Some(found), .. } if found == at),
-        "not at {at}: {message}"
-    );
+    assert!(matches!(error, Error::Gguf { offset: Some(found), .. } if found == at), "not at {at}: {message}");
     assert!(
         message.contains(what) && message.starts_with("m.gguf: ") && !message.contains('\n'),
         "no '{what}': {message}"
@@ -59,26 +56,14 @@ fn refused(bytes: &[u8], at: u64, what: &str) {
 fn header_fields() {
     refused(b"", 0, "the file is empty");
     refused(b"GG", 0, "magic of 4 bytes, the file ends after 2 more");
-    refused(
-        b"PK\x03\x04 and more",
-        0,
-        r#"not a GGUF file, it starts with [50, 4b, 03, 04] "PK\x03\x04""#,
-    );
+    refused(b"PK\x03\x04 and more", 0, r#"not a GGUF file, it starts with [50, 4b, 03, 04] "PK\x03\x04""#);
     for version in [0, 1, 4, 1 << 20] {
         refused(&header(version, 0, 0), 4, &format!("version is {version}, expected 2 or 3"));
     }
     refused(&header(3u32.swap_bytes(), 0, 0), 4, "big-endian");
     for n in [1, 1 << 40, 1 << 63, u64::MAX] {
-        refused(
-            &header(3, n, 0),
-            8,
-            &format!("number of tensors is {n}, a file of 24 bytes has room for 0"),
-        );
-        refused(
-            &header(3, 0, n),
-            16,
-            &format!("number of keys is {n}, a file of 24 bytes has room for 0"),
-        );
+        refused(&header(3, n, 0), 8, &format!("number of tensors is {n}, a file of 24 bytes has room for 0"));
+        refused(&header(3, 0, n), 16, &format!("number of keys is {n}, a file of 24 bytes has room for 0"));
     }
     parse(Path::new("m.gguf"), &header(2, 0, 0)[..], 24).unwrap();
 }
@@ -89,21 +74,13 @@ fn keys() {
     refused(&file(&[key(&[b'a'; 65536], 0, &[1])], &[], 9), 24, "key has 65536 bytes");
     refused(&file(&[key(b"a\0b", 0, &[1])], &[], 9), 24, "NUL");
     refused(&file(&[key(b"a\xff", 0, &[1])], &[], 9), 24, "not UTF-8");
-    refused(
-        &file(&[key(b"a", 0, &[1]), key(b"a", 0, &[1])], &[], 0),
-        38,
-        "key 'a': the key occurs twice",
-    );
+    refused(&file(&[key(b"a", 0, &[1]), key(b"a", 0, &[1])], &[], 0), 38, "key 'a': the key occurs twice");
     for n in [100, u64::MAX] {
         let bytes = [header(3, 0, 1), n.to_le_bytes().to_vec(), vec![b'a'; 6]].concat();
         refused(&bytes, 32, &format!("key 0: key of {n} bytes, the file ends after 6 more"));
     }
     for type_id in [13, u32::MAX] {
-        refused(
-            &file(&[key(b"a", type_id, &[1])], &[], 0),
-            33,
-            &format!("key 'a': value type is {type_id}"),
-        );
+        refused(&file(&[key(b"a", type_id, &[1])], &[], 0), 33, &format!("key 'a': value type is {type_id}"));
     }
     let long = [b'\n'; 500];
     refused(&file(&[key(&long, 77, &[1])], &[], 0), 532, r"\n\n...'");
@@ -115,11 +92,7 @@ fn values() {
     refused(&value(7, &[2]), 37, "bool is 2, expected 0 or 1");
     refused(&value(9, &array(7, 3, &[0, 1, 9])), 51, "bool is 9");
     refused(&value(8, &str(b"\xff")), 37, "not UTF-8");
-    refused(
-        &value(8, &u64::MAX.to_le_bytes()),
-        45,
-        "value of 18446744073709551615 bytes, the file ends after 0",
-    );
+    refused(&value(8, &u64::MAX.to_le_bytes()), 45, "value of 18446744073709551615 bytes, the file ends after 0");
     refused(&value(9, &array(9, 1, &array(0, 1, &[1]))), 37, "arrays of arrays");
     refused(&value(9, &array(13, 1, &[1])), 37, "element type is 13");
     for n in [2, 1 << 40, 1 << 61, u64::MAX] {
@@ -127,11 +100,7 @@ fn values() {
         refused(&value(9, &array(12, n, &[1, 0, 0, 0])), 49, "array of ");
         refused(&value(9, &array(8, n, &str(b""))), 49, "array of ");
     }
-    refused(
-        &value(9, &array(8, 1, &u64::MAX.to_le_bytes())),
-        57,
-        "string of 18446744073709551615 bytes",
-    );
+    refused(&value(9, &array(8, 1, &u64::MAX.to_le_bytes())), 57, "string of 18446744073709551615 bytes");
 }
 
 #[test]
@@ -184,8 +153,7 @@ fn a_huge_sparse_file_cannot_ask_for_memory() {
 
 #[test]
 fn alignment() {
-    let aligned =
-        |type_id, value: &[u8]| file(&[key(b"general.alignment", type_id, value)], &[], 0);
+    let aligned = |type_id, value: &[u8]| file(&[key(b"general.alignment", type_id, value)], &[], 0);
     for n in [0u32, 3, 33, 1 << 21, u32::MAX] {
         refused(
             &aligned(4, &n.to_le_bytes()),
@@ -217,37 +185,20 @@ fn tensor_fields() {
     for n in [1 << 60, 1 << 62] {
         refused(&one(tensor(b"a", &[n], 0, 0)), 33, "size in bytes overflows");
     }
-    refused(
-        &one(tensor(b"a", &[33], 8, 0)),
-        33,
-        "rows of 33 elements, expected a multiple of 32 for type q8_0",
-    );
+    refused(&one(tensor(b"a", &[33], 8, 0)), 33, "rows of 33 elements, expected a multiple of 32 for type q8_0");
     refused(&one(tensor(b"a", &[1], 43, 0)), 45, "type is 43, expected 0 to 42");
-    refused(
-        &one(tensor(b"a", &[32], 31, 0)),
-        45,
-        "type 31 was removed from ggml: q4_0_4_4 (use q4_0)",
-    );
+    refused(&one(tensor(b"a", &[32], 31, 0)), 45, "type 31 was removed from ggml: q4_0_4_4 (use q4_0)");
 }
 
 #[test]
 fn tensor_data() {
-    let two = |second: u64, data| {
-        file(&[], &[tensor(b"a", &[9], 0, 0), tensor(b"b", &[1], 0, second)], data)
-    };
+    let two = |second: u64, data| file(&[], &[tensor(b"a", &[9], 0, 0), tensor(b"b", &[1], 0, second)], data);
     parse(Path::new("m.gguf"), &two(64, 68)[..], 96 + 68).unwrap();
     for offset in [0, 32, 36, 63, 96, u64::MAX] {
-        refused(
-            &two(offset, 4096),
-            82,
-            &format!("tensor 'b': data offset is {offset}, expected 64"),
-        );
+        refused(&two(offset, 4096), 82, &format!("tensor 'b': data offset is {offset}, expected 64"));
     }
     for data in [0, 31, 67] {
-        let what = format!(
-            "tensor data: the file has {} bytes, expected at least 164; it is truncated",
-            96 + data
-        );
+        let what = format!("tensor data: the file has {} bytes, expected at least 164; it is truncated", 96 + data);
         refused(&two(64, data), 96, &what);
     }
     let n = (1 << 61) - 32;
@@ -267,10 +218,7 @@ fn what_is_no_model_file() {
     let path = dir.path().join("m.gguf");
     for (keys, what) in [
         (vec![], "key 'general.architecture' is missing"),
-        (
-            vec![key(b"general.architecture", 0, &[1])],
-            "at byte 24: key 'general.architecture' is u8 1, expected str",
-        ),
+        (vec![key(b"general.architecture", 0, &[1])], "at byte 24: key 'general.architecture' is u8 1, expected str"),
         (vec![key(b"general.architecture", 8, &str(b""))], "key 'general.architecture' is empty"),
     ] {
         std::fs::write(&path, file(&keys, &[], 0)).unwrap();
