@@ -73,6 +73,9 @@ pub struct Recorded {
     pub hidden: Vec<Vec<f32>>,
 }
 
+/// Entries from which on `-fa auto` decodes with the attention kernel.
+const KERNEL_FROM: usize = 256;
+
 /// Dimensions that hidden states are projected to; cosines survive (Johnson-Lindenstrauss).
 pub const N_PROJ: usize = 64;
 
@@ -225,13 +228,15 @@ impl Engine {
         Ok(record.queries)
     }
 
-    fn attention(&self, n_tokens: usize, appends: bool) -> Attention {
-        let by_ggml = if self.options.flash_attn == FlashAttn::Off { Attention::Explicit } else { Attention::Flash };
+    /// Our kernel reads the cache once for all query heads of a group, but it is more exact than ggml's f16 sums, and a short
+    /// context gains nothing from it: there ggml's own operation gives the very numbers of llama.cpp.
+    fn attention(&self, n_tokens: usize, end: usize, appends: bool) -> Attention {
+        let compressed = self.cache.is_compressed();
         match self.options.flash_attn {
-            FlashAttn::Auto if appends && (n_tokens == 1 || (self.cache.is_compressed() && !self.has_ring())) => {
-                Attention::Kernel
-            }
-            _ => by_ggml,
+            FlashAttn::Off => Attention::Explicit,
+            FlashAttn::Auto if appends && n_tokens == 1 && (compressed || end > KERNEL_FROM) => Attention::Kernel,
+            FlashAttn::Auto if appends && compressed && !self.has_ring() => Attention::Kernel,
+            FlashAttn::Auto | FlashAttn::On => Attention::Flash,
         }
     }
 
@@ -250,8 +255,8 @@ impl Engine {
         let appends = pos.first().is_some_and(|&p| p as usize == self.cache.n_past());
         let tap_ids: Vec<i32> =
             (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
-        let attention = self.attention(tokens.len(), appends);
         let end = pos.iter().max().map_or(0, |&p| p as usize + 1);
+        let attention = self.attention(tokens.len(), end, appends);
         let spec = GraphSpec {
             n_tokens: tokens.len(),
             n_out,
@@ -259,6 +264,7 @@ impl Engine {
             hidden: taps.hidden.clone(),
             attention,
             n_kv: if attention == Attention::Kernel { 0 } else { self.cache.n_kv(end) },
+            n_kv_ring: if attention == Attention::Kernel { 0 } else { self.cache.n_kv_ring(end) },
             version: self.cache.version(),
         };
         let mut g = self.graph_for(spec)?;
@@ -332,7 +338,7 @@ impl Engine {
             sched.write(&g.graph, t, &cache.mask_dense(pos, g.spec.n_kv))?;
         }
         if let Some(t) = inputs.mask_ring.as_ref().filter(|_| attends(true)) {
-            sched.write(&g.graph, t, &cache.mask_ring(pos))?;
+            sched.write(&g.graph, t, &cache.mask_ring(pos, g.spec.n_kv_ring))?;
         }
         for (il, heads) in inputs.mask_pool.iter().enumerate() {
             if il + 1 == self.model.hp.n_layer && g.spec.n_out == 0 {

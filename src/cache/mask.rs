@@ -15,6 +15,11 @@ impl KvCache {
         end.next_multiple_of(256).min(self.options.n_ctx)
     }
 
+    /// The same for a sliding-window layer, whose rows are used from the first on until the ring is full.
+    pub fn n_kv_ring(&self, end: usize) -> usize {
+        end.next_multiple_of(256).min(self.n_ring())
+    }
+
     /// Causal mask of a dense layer. Shapes: `{n_kv, pos.len()}`.
     pub fn mask_dense(&self, pos: &[u32], n_kv: usize) -> Vec<u16> {
         let mut out = vec![HIDDEN; n_kv * pos.len()];
@@ -24,11 +29,11 @@ impl KvCache {
         out
     }
 
-    /// Mask of a sliding-window layer after the batch was stored. Shapes: `{n_ring, pos.len()}`.
-    pub fn mask_ring(&self, pos: &[u32]) -> Vec<u16> {
+    /// Mask of a sliding-window layer after the batch was stored. Shapes: `{n_kv_ring, pos.len()}`.
+    pub fn mask_ring(&self, pos: &[u32], n_kv_ring: usize) -> Vec<u16> {
         let ring = self.n_ring();
-        let mut out = vec![HIDDEN; ring * pos.len()];
-        for (row, &p) in out.chunks_exact_mut(ring).zip(pos) {
+        let mut out = vec![HIDDEN; n_kv_ring * pos.len()];
+        for (row, &p) in out.chunks_exact_mut(n_kv_ring).zip(pos) {
             let p = p as usize;
             for seen in (p + 1).saturating_sub(self.n_swa)..=p {
                 row[seen % ring] = SEEN;

@@ -119,8 +119,8 @@ impl Build<'_> {
                 self.inputs.mask_dense.as_ref(),
             )?,
             (_, Layout::Ring) => {
-                let n = self.cache.n_ring();
-                self.attend_rows(q, &k, &v, (0, g), n, n, self.inputs.mask_ring.as_ref())?
+                let (stride, n) = (self.cache.n_ring(), self.spec.n_kv_ring);
+                self.attend_rows(q, &k, &v, (0, g), stride, n, self.inputs.mask_ring.as_ref())?
             }
             (_, Layout::Pool(heads)) => self.attend_pool(il, q, &k, &v, heads)?,
         };

@@ -31,6 +31,8 @@ pub struct GraphSpec {
     pub attention: Attention,
     /// Entries that a mask over a dense layer covers.
     pub n_kv: usize,
+    /// Rows that a mask over a sliding-window layer covers.
+    pub n_kv_ring: usize,
     /// Version of the cache the graph reads.
     pub version: u64,
 }
@@ -49,7 +51,7 @@ pub struct Inputs {
     pub tap_ids: Option<Tensor>,
     /// Shapes: `{n_kv, n_tokens} f16`.
     pub mask_dense: Option<Tensor>,
-    /// Shapes: `{n_ring, n_tokens} f16`.
+    /// Shapes: `{n_kv_ring, n_tokens} f16`.
     pub mask_ring: Option<Tensor>,
     /// Per layer and head of a pool, where ggml's operations attend to it. Shapes: `{n_view, n_tokens} f16`.
     pub mask_pool: Vec<Vec<Tensor>>,
@@ -146,7 +148,7 @@ impl Inputs {
             out_ids: if spec.n_out > 0 && spec.n_out < n { Some(ids(spec.n_out, "inp_out_ids")?) } else { None },
             tap_ids: if spec.n_tap > 0 && spec.n_tap < n { Some(ids(spec.n_tap, "inp_tap_ids")?) } else { None },
             mask_dense: if by_ggml && has(&Layout::Dense) { Some(mask(spec.n_kv, "mask_dense")?) } else { None },
-            mask_ring: if by_ggml && has(&Layout::Ring) { Some(mask(cache.n_ring(), "mask_ring")?) } else { None },
+            mask_ring: if by_ggml && has(&Layout::Ring) { Some(mask(spec.n_kv_ring, "mask_ring")?) } else { None },
             mask_pool,
         })
     }

@@ -28,6 +28,7 @@ pub fn model_path(path: &str) -> Option<PathBuf> {
 
 /// The loaded model of this name.
 pub fn model(name: &str) -> Option<Arc<Model>> {
+    gracekv::ggml::set_log(false);
     let file = MODELS.iter().find(|(n, _)| *n == name).unwrap().1;
     Some(Arc::new(Model::load(&model_path(file)?, LoadOptions::default()).unwrap()))
 }
