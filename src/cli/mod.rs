@@ -3,6 +3,7 @@
 //! `translate` (llama.cpp's spelling) -> clap (`parse`) -> [`low::LowArgs`] (what was typed) -> [`high::HighArgs`] (checked,
 //! files read). One row in a table of `flags` is one option: parser, help and tests read the same rows.
 
+pub mod bench;
 pub mod console;
 pub mod escape;
 pub mod flags;

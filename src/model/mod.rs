@@ -3,6 +3,7 @@
 //! A new architecture is one file here, named like `general.architecture`, and one word in [`architectures!`].
 
 mod blocks;
+mod describe;
 mod graph;
 mod hparams;
 mod placement;

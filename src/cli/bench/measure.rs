@@ -1,0 +1,180 @@
+//! The measurements of gracekv-bench at one depth of the cache.
+//!
+//! The cache is filled with random tokens once; every repetition starts from that state, by forgetting the tokens behind it
+//! or, where a sliding window or the pass has dropped what they overwrote, from a copy.
+//! Source: llama.cpp `tools/llama-bench/llama-bench.cpp` (`test_prompt`, `test_gen`).
+
+use super::options::{self, Options};
+use crate::cache::memory::Random;
+use crate::cache::KvCache;
+use crate::compress::Method;
+use crate::engine::{Engine, EngineOptions, Recorded, Taps};
+use crate::error::{Error, Result};
+use crate::ggml::ThreadParams;
+use crate::model::Model;
+use crate::pass::{self, Material, PassOptions, Target};
+use crate::tokenizer::Tokenizer;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a test does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Reads this many tokens.
+    Prompt(usize),
+    /// Decodes this many tokens one by one.
+    Gen(usize),
+}
+
+/// A compressed cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Compressed {
+    /// Time of the pass.
+    pub pass: Duration,
+}
+
+/// An engine whose cache holds `depth` tokens before every repetition.
+pub struct Bench<'a> {
+    engine: Engine,
+    options: &'a Options,
+    random: Random,
+    bos: Option<u32>,
+    /// The tokens in the cache.
+    prompt: Vec<u32>,
+    /// The filled cache with the lookahead behind it, where truncating is not enough.
+    filled: Option<KvCache>,
+    records: [Recorded; 2],
+}
+
+impl<'a> Bench<'a> {
+    /// Makes an engine and fills its cache.
+    ///
+    /// # Errors
+    /// When memory cannot be had or ggml fails.
+    pub fn new(model: &Arc<Model>, options: &'a Options, depth: usize) -> Result<Bench<'a>> {
+        let n_lookahead = PassOptions::default().n_lookahead;
+        let longest = options.n_prompt.iter().chain(&options.n_gen).copied().max().unwrap_or(0);
+        let engine_options = EngineOptions {
+            n_ctx: (depth + longest.max(n_lookahead)).next_multiple_of(256),
+            n_ubatch: options.n_ubatch,
+            n_threads: options.n_threads,
+            n_threads_batch: options.n_threads,
+            threads: ThreadParams::new(options.n_threads),
+            flash_attn: options.flash_attn,
+            ty_k: options.ty_k,
+            ty_v: options.ty_v,
+        };
+        let vocabulary = Tokenizer::load(&model.gguf).ok();
+        let bos = vocabulary.filter(Tokenizer::add_bos).and_then(|t| t.bos());
+        let engine = Engine::new(model.clone(), engine_options)?;
+        let (random, records) = (Random(depth as u64), <[Recorded; 2]>::default());
+        let mut bench = Bench { engine, options, random, bos, prompt: Vec::new(), filled: None, records };
+        bench.fill(depth, n_lookahead)?;
+        Ok(bench)
+    }
+
+    fn fill(&mut self, depth: usize, n_lookahead: usize) -> Result<()> {
+        self.prompt = self.tokens(depth, true);
+        let compresses = self.options.ratios(depth).iter().any(|&r| r > 1.0);
+        let n_layer = self.engine.model().hp.n_layer;
+        let taps = match compresses {
+            true => pass::taps(&options::method().needs(), depth, n_layer),
+            false => Taps::default(),
+        };
+        let mut record = Recorded::default();
+        for part in self.prompt.chunks(self.options.n_batch) {
+            self.engine.decode_last(part, &taps, &mut record)?;
+        }
+        if compresses {
+            let mut ahead = Recorded::default();
+            for token in self.tokens(n_lookahead, false) {
+                let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], hidden: Vec::new() };
+                self.engine.decode_last(&[token], &taps, &mut ahead)?;
+            }
+            self.records = [record, ahead];
+        }
+        if compresses || (depth > 0 && self.engine.model().hp.swa.contains(&true)) {
+            self.filled = Some(self.engine.cache.duplicate(self.engine.cache_buffer_type())?);
+        }
+        Ok(())
+    }
+
+    /// Random tokens; a text begins with the token that the vocabulary wants there.
+    fn tokens(&mut self, n: usize, begins: bool) -> Vec<u32> {
+        let n_vocab = self.engine.model().hp.n_vocab;
+        let mut tokens: Vec<u32> = (0..n).map(|_| self.random.below(n_vocab) as u32).collect();
+        if let (true, Some(first), Some(bos)) = (begins, tokens.first_mut(), self.bos) {
+            *first = bos;
+        }
+        tokens
+    }
+
+    /// Back to the filled cache.
+    fn rewind(&mut self) -> Result<()> {
+        let truncated = self.engine.cache.truncate(self.prompt.len());
+        if truncated.is_ok() || self.engine.cache.is_compressed() {
+            return truncated;
+        }
+        self.restore()?;
+        self.engine.cache.truncate(self.prompt.len())
+    }
+
+    /// Back to the filled cache with the lookahead behind it.
+    fn restore(&mut self) -> Result<()> {
+        let filled = self.filled.as_ref().ok_or_else(|| Error::ggml("the filled cache was not kept"))?;
+        self.engine.drop_graph();
+        self.engine.cache = filled.duplicate(self.engine.cache_buffer_type())?;
+        Ok(())
+    }
+
+    /// Makes the filled cache `ratio` times smaller; 1 takes the compression back.
+    ///
+    /// # Errors
+    /// When the budget cannot be met or memory cannot be had.
+    pub fn compress(&mut self, ratio: f64) -> Result<Option<Compressed>> {
+        if ratio == 1.0 {
+            if self.engine.cache.is_compressed() {
+                self.restore()?;
+            }
+            return Ok(None);
+        }
+        self.restore()?;
+        let room = self.options.n_gen.iter().copied().max().unwrap_or(0);
+        let options = PassOptions { target: Target::Ratio(ratio), ..PassOptions::default() };
+        let [prompt_record, lookahead_record] = &self.records;
+        let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
+        let report = pass::run(&mut self.engine, &options::method(), &options, &material, room)?;
+        Ok(Some(Compressed { pass: report.total }))
+    }
+
+    /// Bytes of the cache as it is now.
+    pub fn kv_bytes(&self) -> u64 {
+        self.engine.cache.bytes()
+    }
+
+    /// The times of all repetitions of a test.
+    ///
+    /// # Errors
+    /// When ggml fails.
+    pub fn run(&mut self, test: Test) -> Result<Vec<Duration>> {
+        if self.options.warmup {
+            self.once(match test {
+                Test::Gen(_) => Test::Gen(1),
+                prompt => prompt,
+            })?;
+        }
+        (0..self.options.n_reps).map(|_| self.once(test)).collect()
+    }
+
+    fn once(&mut self, test: Test) -> Result<Duration> {
+        self.rewind()?;
+        let (Test::Prompt(n) | Test::Gen(n)) = test;
+        let tokens = self.tokens(n, self.prompt.is_empty());
+        let n_batch = if let Test::Prompt(_) = test { self.options.n_batch } else { 1 };
+        let start = Instant::now();
+        for part in tokens.chunks(n_batch) {
+            self.engine.decode_last(part, &Taps::default(), &mut Recorded::default())?;
+        }
+        Ok(start.elapsed())
+    }
+}
