@@ -76,6 +76,22 @@ pub struct Recorded {
 /// Entries from which on `-fa auto` decodes with the attention kernel.
 const KERNEL_FROM: usize = 256;
 
+impl Recorded {
+    /// The part that a run with these query positions, ascending and all recorded, would have left.
+    pub fn at(&self, queries: &[u32]) -> Recorded {
+        let kept: Vec<usize> = (0..self.pos.len()).filter(|&i| queries.binary_search(&self.pos[i]).is_ok()).collect();
+        let of_layer = |layer: &Vec<f32>| {
+            let n = layer.len() / self.pos.len().max(1);
+            kept.iter().flat_map(|&i| &layer[i * n..(i + 1) * n]).copied().collect()
+        };
+        Recorded {
+            pos: kept.iter().map(|&i| self.pos[i]).collect(),
+            queries: self.queries.iter().map(of_layer).collect(),
+            hidden: self.hidden.clone(),
+        }
+    }
+}
+
 /// Dimensions that hidden states are projected to; cosines survive (Johnson-Lindenstrauss).
 pub const N_PROJ: usize = 64;
 

@@ -2,7 +2,7 @@
 //!
 //! The modules in the order of the data: a [`gguf`] file gives a [`tokenizer`] and a [`model`]; an [`engine`] runs batches of
 //! tokens through it into a [`cache`]; [`compress`] plans what the cache keeps and [`pass`] carries that out; [`sample`] picks
-//! tokens; [`session`] is the whole story. [`ggml`] is the floor under it, and the only folder with `unsafe`.
+//! tokens; [`session`] is the whole story, and [`eval`] measures it. [`ggml`] is the floor under it, and the only folder with `unsafe`.
 //!
 //! Shapes are written in ggml's `ne` order, innermost dimension first: `{head_dim, n_tokens}`.
 
@@ -13,6 +13,7 @@ pub mod cli;
 pub mod compress;
 pub mod engine;
 pub mod error;
+pub mod eval;
 pub mod ggml;
 pub mod gguf;
 pub mod model;

@@ -6,13 +6,16 @@
 pub mod bench;
 pub mod console;
 pub mod escape;
+pub mod eval;
 pub mod flags;
 pub mod help;
 pub mod high;
 pub mod interrupt;
 pub mod low;
+pub mod measure;
 pub mod parse;
 pub mod perf;
+pub mod perplexity;
 pub mod run;
 pub mod setup;
 mod translate;

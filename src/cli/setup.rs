@@ -57,14 +57,26 @@ pub fn load(args: &HighArgs) -> Result<Loaded> {
 /// When the context does not fit memory, or the settings do not fit the model.
 pub fn session(args: &HighArgs, model: &Arc<Model>, notice: &mut dyn FnMut(String)) -> Result<Session> {
     let low = &args.low;
-    let (ty_k, ty_v) = (cache_type(low.cache_type_k)?, cache_type(low.cache_type_v)?);
-    let n_ctx = context(args, &model.hp, ty_k, ty_v, notice)?;
+    let n_ctx = context(args, &model.hp, notice)?;
+    let options = engine_options(args, n_ctx)?;
+    let engine = Engine::new(model.clone(), options)?;
+    let mut session = Session::new(engine, compression(args)?);
+    session.n_predict = usize::try_from(low.n_predict).ok();
+    Ok(session)
+}
+
+/// Sizes, types and threads of an engine with a context of `n_ctx` tokens.
+///
+/// # Errors
+/// When a cache type is not supported.
+pub fn engine_options(args: &HighArgs, n_ctx: usize) -> Result<EngineOptions> {
+    let low = &args.low;
     let mut threads = ThreadParams::new(args.n_threads.max(args.n_threads_batch));
     threads.poll = low.poll;
     threads.priority = low.priority;
     threads.cpu_mask.clone_from(&low.cpu_mask);
     threads.strict_cpu = low.cpu_strict;
-    let options = EngineOptions {
+    Ok(EngineOptions {
         n_ctx,
         n_ubatch: low.n_ubatch,
         n_threads: args.n_threads,
@@ -75,13 +87,9 @@ pub fn session(args: &HighArgs, model: &Arc<Model>, notice: &mut dyn FnMut(Strin
             OnOffAuto::Off => FlashAttn::Off,
             OnOffAuto::Auto => FlashAttn::Auto,
         },
-        ty_k,
-        ty_v,
-    };
-    let engine = Engine::new(model.clone(), options)?;
-    let mut session = Session::new(engine, compression(args)?);
-    session.n_predict = usize::try_from(low.n_predict).ok();
-    Ok(session)
+        ty_k: cache_type(low.cache_type_k)?,
+        ty_v: cache_type(low.cache_type_v)?,
+    })
 }
 
 /// The method and the parameters of the pass; `None` when nothing is to be compressed.
@@ -94,22 +102,32 @@ fn compression(args: &HighArgs) -> Result<Option<(Box<dyn Method>, PassOptions)>
     if (target == Target::Ratio(1.0) || low.kv_method == "none") && !low.kv_force {
         return Ok(None);
     }
-    let options = MethodOptions {
+    let method = compress::by_name(&low.kv_method, &method_options(args))?;
+    let pass = pass_options(args, target);
+    Ok(Some((method, pass)))
+}
+
+/// What the user changed about the methods.
+pub fn method_options(args: &HighArgs) -> MethodOptions {
+    let low = &args.low;
+    MethodOptions {
         paper: low.kv_variant == Variant::Paper,
         floor: low.kv_floor.map(|x| x as f32),
         prototypes: low.kv_prototypes.map(|x| x as f32),
-    };
-    let method = compress::by_name(&low.kv_method, &options)?;
-    let d = PassOptions::default();
-    let pass = PassOptions {
+    }
+}
+
+/// The parameters of the pass.
+pub fn pass_options(args: &HighArgs, target: Target) -> PassOptions {
+    let (low, d) = (&args.low, PassOptions::default());
+    PassOptions {
         target,
         n_lookahead: low.kv_lookahead,
         n_sink: low.kv_sink.unwrap_or(d.n_sink),
         n_window: low.kv_window.unwrap_or(d.n_window),
         n_min_tokens: low.kv_min_tokens,
         force: low.kv_force,
-    };
-    Ok(Some((method, pass)))
+    }
 }
 
 fn cache_type(name: &str) -> Result<Type> {
@@ -119,8 +137,9 @@ fn cache_type(name: &str) -> Result<Type> {
 }
 
 /// The context that was asked for if it fits; otherwise, when none was asked for, the largest that does.
-fn context(args: &HighArgs, hp: &Hparams, ty_k: Type, ty_v: Type, notice: &mut dyn FnMut(String)) -> Result<usize> {
+fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Result<usize> {
     let low = &args.low;
+    let (ty_k, ty_v) = (cache_type(low.cache_type_k)?, cache_type(low.cache_type_v)?);
     let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx };
     let bytes = |n_ctx: usize| KvCache::bytes_needed(hp, &CacheOptions { n_ctx, n_ubatch: low.n_ubatch, ty_k, ty_v });
     let Some(available) = ggml::available_bytes() else { return Ok(want) };

@@ -1,0 +1,235 @@
+//! What gracekv-perplexity and gracekv-eval share: options of their own beside gracekv-run's, the cases of a comparison, exits.
+
+use super::console::{is_closed, Console};
+use super::high::HighArgs;
+use super::low::Special;
+use super::setup::{self, Loaded};
+use super::{help, parse};
+use crate::compress::{self, METHODS};
+use crate::error::{Error, Result};
+use crate::eval::{Case, Setting};
+use crate::ggml;
+use crate::pass::Target;
+use std::ffi::OsString;
+use std::io::{Stderr, Stdout};
+use std::str::FromStr;
+
+/// An option of a tool that gracekv-run does not have, or that means something else there.
+pub struct Own {
+    /// Its spellings; the first is its name.
+    pub names: &'static [&'static str],
+    /// Placeholder of its value; empty when it takes none.
+    pub hint: &'static str,
+    /// Text of the help.
+    pub help: &'static str,
+}
+
+/// Options of every comparison.
+pub const COMPARE: &[Own] = &[
+    Own { names: &["--kv-ratio"], hint: "N,..", help: "compare caches that are so many times smaller" },
+    Own { names: &["--kv-method"], hint: "NAME,..", help: "by these methods; 'list' prints them (default: gracekv)" },
+    Own { names: &["--json"], hint: "FILE", help: "write the results as JSON" },
+];
+
+/// The options of a tool as they were given, and gracekv-run's beside them.
+pub struct Given {
+    own: Vec<(&'static str, OsString)>,
+    rest: Vec<OsString>,
+}
+
+impl Given {
+    /// Separates the options of these tables from the others.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when a value is missing.
+    pub fn separate(args: impl IntoIterator<Item = OsString>, tables: &[&'static [Own]]) -> Result<Self> {
+        let mut given = Given { own: Vec::new(), rest: Vec::new() };
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let text = arg.to_string_lossy().into_owned();
+            let (name, attached) = match text.split_once('=') {
+                Some((name, value)) if name.starts_with("--") => (name, Some(OsString::from(value))),
+                _ => (text.as_str(), None),
+            };
+            let Some(own) = tables.iter().copied().flatten().find(|own| own.names.contains(&name)) else {
+                given.rest.push(arg);
+                continue;
+            };
+            let value = match attached {
+                Some(value) => value,
+                None if own.hint.is_empty() => OsString::new(),
+                None => args.next().ok_or_else(|| {
+                    Error::Usage(format!("error while handling argument \"{name}\": expected value for argument"))
+                })?,
+            };
+            given.own.push((own.names[0], value));
+        }
+        Ok(given)
+    }
+
+    /// All values of an option.
+    pub fn all(&self, name: &str) -> impl Iterator<Item = &OsString> {
+        let name = name.to_owned();
+        self.own.iter().filter(move |(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    /// The last value of an option.
+    pub fn last(&self, name: &str) -> Option<&OsString> {
+        self.all(name).last()
+    }
+
+    /// The last value of an option as a number.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when it is none.
+    pub fn number<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
+        let parse = |v: &OsString| {
+            v.to_str().and_then(|v| v.parse().ok()).ok_or_else(|| {
+                Error::Usage(format!(
+                    "error while handling argument \"{name}\": '{}' is not a number it can take",
+                    v.to_string_lossy()
+                ))
+            })
+        };
+        self.last(name).map(parse).transpose()
+    }
+
+    /// The parts between commas of all values of an option.
+    pub fn list(&self, name: &str) -> Vec<String> {
+        self.all(name)
+            .flat_map(|v| v.to_string_lossy().split(',').map(|x| x.trim().to_owned()).collect::<Vec<_>>())
+            .filter(|x| !x.is_empty())
+            .collect()
+    }
+
+    /// The methods and ratios that are asked for; ratio 1 is the full cache, which every comparison begins with.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a ratio below 1 or an unknown method.
+    pub fn cases(&self, args: &HighArgs) -> Result<Vec<Case>> {
+        let ratio = |text: &String| {
+            match text.parse::<f64>() {
+            Ok(x) if x.is_finite() && x >= 1.0 => Ok(x),
+            _ => Err(Error::Usage(format!("error while handling argument \"--kv-ratio\": '{text}' is not a number of at least 1; it says how many times smaller the cache becomes"))),
+        }
+        };
+        let ratios = self.list("--kv-ratio").iter().map(ratio).collect::<Result<Vec<f64>>>()?;
+        let mut methods = self.list("--kv-method");
+        if methods.is_empty() {
+            methods.push("gracekv".to_owned());
+        }
+        let options = setup::method_options(args);
+        let mut cases = Vec::new();
+        for name in &methods {
+            for &ratio in ratios.iter().filter(|&&r| r > 1.0 || args.low.kv_force) {
+                cases.push(Case { name: name.clone(), method: compress::by_name(name, &options)?, ratio });
+            }
+        }
+        Ok(cases)
+    }
+}
+
+/// A program that measures: what it needs beside its options.
+pub struct Tool {
+    /// Head of the help.
+    pub about: &'static str,
+    /// Its options.
+    pub tables: &'static [&'static [Own]],
+    /// Runs it.
+    pub run: fn(&Given, &HighArgs, &Loaded, &mut Console<Stdout, Stderr>) -> Result<()>,
+}
+
+impl Tool {
+    /// Runs the program with these arguments and gives its exit code.
+    pub fn main(&self, args: impl IntoIterator<Item = OsString>) -> i32 {
+        let parsed = Given::separate(args, self.tables).and_then(|given| {
+            let low = parse::parse(given.rest.iter().cloned(), &|name| std::env::var_os(name))?;
+            Ok((given, low))
+        });
+        let (given, low) = match parsed {
+            Ok(parsed) => parsed,
+            Err(e) => {
+                eprintln!("{e}");
+                return 1;
+            }
+        };
+        match low.special {
+            Some(Special::Help) => print!("{}", self.help()),
+            Some(Special::Version) => eprint!("{}", help::version()),
+            _ if given.list("--kv-method").iter().any(|m| m == "list") => {
+                let about: Vec<_> = METHODS.iter().map(|m| (m.name, (m.make)(&Default::default()).about())).collect();
+                print!("{}", help::methods(&about));
+            }
+            _ => {
+                let mut console = Console::new(&low);
+                return match self.start(&given, low, &mut console) {
+                    Ok(()) => 0,
+                    Err(Error::Io { source, .. }) if is_closed(&source) => 0,
+                    Err(e) => {
+                        console.clear_progress();
+                        let text = e.to_string();
+                        console.message(
+                            1,
+                            if text.starts_with("error") { text } else { format!("error: {text}") }.as_str(),
+                        );
+                        1
+                    }
+                };
+            }
+        }
+        0
+    }
+
+    fn start(&self, given: &Given, low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
+        let names: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
+        let args = HighArgs::new(low, &names)?;
+        for warning in &args.low.warnings {
+            console.message(2, &format!("warning: {warning}"));
+        }
+        ggml::set_log(args.low.verbosity >= 2);
+        // A pool that exists already (another run in this process) serves as well.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(args.n_threads_batch).build_global();
+        given.cases(&args)?;
+        console.progress("loading the model");
+        let loaded = setup::load(&args)?;
+        console.clear_progress();
+        (self.run)(given, &args, &loaded, console)
+    }
+
+    fn help(&self) -> String {
+        let row = |own: &Own| {
+            let head = format!("{} {}", own.names.join(", "), own.hint);
+            format!("{head:<39} {}\n", own.help)
+        };
+        let own: String = self.tables.iter().copied().flatten().map(row).collect();
+        format!("{}\n{own}\nand gracekv-run's -m -c -b -ub -t -tb -fa -ctk -ctv --kv-lookahead --kv-sink --kv-window --kv-floor\n--kv-prototypes --kv-variant, with its spellings and meaning (gracekv-run -h)\n", self.about)
+    }
+}
+
+/// What all cases share.
+pub fn setting(args: &HighArgs, loaded: &Loaded) -> Setting {
+    Setting { pass: setup::pass_options(args, Target::Ratio(1.0)), end_of_text: loaded.tokenizer.eog().collect() }
+}
+
+/// Tells on a terminal what comes next and how long it will take.
+pub struct Progress {
+    start: std::time::Instant,
+}
+
+impl Progress {
+    /// Starts the clock.
+    pub fn start() -> Self {
+        Progress { start: std::time::Instant::now() }
+    }
+
+    /// `what` comes next; `done` of `all` steps are done.
+    pub fn show(&self, console: &mut Console<Stdout, Stderr>, what: &str, done: usize, all: usize) {
+        let spent = self.start.elapsed().as_secs_f64();
+        let left = if done == 0 {
+            String::new()
+        } else {
+            format!(", {:.1} minutes left", spent / done as f64 * (all - done) as f64 / 60.0)
+        };
+        console.progress(&format!("{done} of {all}: {what}{left}"));
+    }
+}

@@ -1,0 +1,152 @@
+//! Measurements: what a ratio costs, by method, against the full cache of the same model and text.
+//!
+//! One state, many caches: a prompt is read once with everything recorded that any of the methods needs; then every method and
+//! ratio compresses a copy of that state, and what follows is scored from the compressed cache alone. The lookahead is the
+//! model's own greedy continuation, decoded once from the full cache; it serves as probes and is taken back.
+
+pub mod kl;
+pub mod needle;
+pub mod perplexity;
+pub mod report;
+
+use crate::cache::{CacheOptions, KvCache};
+use crate::compress::{Method, Needs};
+use crate::engine::{Engine, Recorded, Taps};
+use crate::error::Result;
+use crate::pass::{self, Material, PassOptions, Target};
+use std::time::Duration;
+
+/// One row of a comparison: a method at a ratio.
+pub struct Case {
+    /// The name in tables.
+    pub name: String,
+    /// The method.
+    pub method: Box<dyn Method>,
+    /// How many times smaller the cache becomes.
+    pub ratio: f64,
+}
+
+/// Parameters that all cases of a comparison share.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The pass; its target is replaced by each case's ratio.
+    pub pass: PassOptions,
+    /// Tokens that end a text; the lookahead stops before them.
+    pub end_of_text: Vec<u32>,
+}
+
+/// A prompt in the full cache, with what the methods need.
+pub struct Prefilled {
+    prompt: Vec<u32>,
+    record: Recorded,
+    lookahead_record: Recorded,
+    /// What was decoded after the prompt.
+    pub lookahead: Vec<u32>,
+    /// The model's choice after the lookahead.
+    pub next: u32,
+    /// Holds the prompt and the lookahead.
+    full: KvCache,
+}
+
+impl Prefilled {
+    /// Reads `prompt` into an empty cache and decodes a lookahead, which begins with `first` where that is given.
+    ///
+    /// # Errors
+    /// When prompt and lookahead do not fit the context, or ggml fails.
+    pub fn read(
+        engine: &mut Engine,
+        prompt: &[u32],
+        first: Option<u32>,
+        cases: &[Case],
+        setting: &Setting,
+    ) -> Result<Prefilled> {
+        engine.clear()?;
+        let n_layer = engine.model().hp.n_layer;
+        let needs: Vec<Needs> = cases.iter().map(|case| case.method.needs()).collect();
+        let taps = union(needs.iter().map(|needs| pass::taps(needs, prompt.len(), n_layer)));
+        let mut record = Recorded::default();
+        let mut logits = engine.decode_last(prompt, &taps, &mut record)?;
+
+        let n_lookahead = if needs.iter().any(|needs| needs.lookahead) { setting.pass.n_lookahead } else { 0 };
+        let (mut lookahead, mut lookahead_record) = (Vec::new(), Recorded::default());
+        let mut next = first.unwrap_or_else(|| argmax(&logits));
+        while lookahead.len() < n_lookahead && !setting.end_of_text.contains(&next) {
+            let taps = Taps { queries: vec![engine.cache.n_past() as u32], hidden: Vec::new() };
+            logits = engine.decode_last(&[next], &taps, &mut lookahead_record)?;
+            lookahead.push(next);
+            next = argmax(&logits);
+        }
+        let full = engine.cache.duplicate(engine.cache_buffer_type())?;
+        Ok(Prefilled { prompt: prompt.to_vec(), record, lookahead_record, lookahead, next, full })
+    }
+
+    /// Gives the engine a full cache that holds the prompt.
+    ///
+    /// # Errors
+    /// When the memory cannot be had.
+    pub fn restore(&self, engine: &mut Engine) -> Result<()> {
+        self.put(engine)?;
+        engine.cache.truncate(self.prompt.len())
+    }
+
+    /// Gives the engine a cache that holds the prompt as `case` compresses it, with room for `room` tokens; gives the time of the pass.
+    ///
+    /// # Errors
+    /// As [`pass::run`].
+    pub fn compress(&self, engine: &mut Engine, case: &Case, setting: &Setting, room: usize) -> Result<Duration> {
+        self.put(engine)?;
+        let needs = case.method.needs();
+        let taps = pass::taps(&needs, self.prompt.len(), engine.model().hp.n_layer);
+        // A method sees what it would see if it ran alone.
+        let prompt_record = self.record.at(&taps.queries);
+        let none = Recorded::default();
+        let lookahead_record = if needs.lookahead { &self.lookahead_record } else { &none };
+        let material = Material { prompt: &self.prompt, prompt_record: &prompt_record, lookahead_record };
+        let options = PassOptions { target: Target::Ratio(case.ratio), ..setting.pass.clone() };
+        let report = pass::run(engine, case.method.as_ref(), &options, &material, room)?;
+        engine.cache.truncate(self.prompt.len())?;
+        Ok(report.total)
+    }
+
+    fn put(&self, engine: &mut Engine) -> Result<()> {
+        let copy = self.full.duplicate(engine.cache_buffer_type())?;
+        // The kept graph refers to the tensors that go.
+        engine.drop_graph();
+        engine.cache = copy;
+        Ok(())
+    }
+}
+
+/// Bytes that the prompt takes in the engine's cache, without room for tokens to come.
+fn bytes_of_prompt(engine: &Engine) -> u64 {
+    let cache = &engine.cache;
+    match cache.is_compressed() {
+        true => cache.bytes() - cache.bytes_of_room(),
+        false => KvCache::bytes_needed(&engine.model().hp, &CacheOptions { n_ctx: cache.n_past(), ..*cache.options() }),
+    }
+}
+
+/// Everything that any of these wants.
+fn union(all: impl Iterator<Item = Taps>) -> Taps {
+    let mut sum = Taps::default();
+    for taps in all {
+        sum.queries.extend(taps.queries);
+        sum.hidden.extend(taps.hidden);
+    }
+    sum.queries.sort_unstable();
+    sum.queries.dedup();
+    sum.hidden.sort_unstable();
+    sum.hidden.dedup();
+    sum
+}
+
+/// The token with the largest logit.
+pub fn argmax(logits: &[f32]) -> u32 {
+    (0..).zip(logits).fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i, x) } else { best }).0
+}
+
+/// Tokens to decode at a time when all their logits are wanted: as many as `LOGIT_BYTES` hold, within the engine's batch.
+fn n_scored_at_once(engine: &Engine) -> usize {
+    const LOGIT_BYTES: usize = 64 << 20;
+    (LOGIT_BYTES / (4 * engine.model().hp.n_vocab)).clamp(1, engine.options().n_ubatch)
+}

@@ -1,0 +1,234 @@
+//! Retrieval: a sentence with a number is hidden in a text, and the model is asked for the number.
+//!
+//! Source: RULER (arXiv 2404.06654), task niah_single, in own wording: task, context, question, beginning of the answer; the
+//! answer is right when the number occurs in the first tokens that the model writes (string match).
+
+use super::{argmax, bytes_of_prompt, Case, Prefilled, Setting};
+use crate::engine::{Engine, Recorded, Taps};
+use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
+use rand_mt::Mt64;
+use std::time::Duration;
+
+/// Tokens within which the answer must come.
+pub const N_ANSWER: usize = 24;
+
+/// Words that numbers belong to.
+const WORDS: [&str; 24] = [
+    "anchor", "basket", "candle", "desert", "engine", "feather", "garden", "harbor", "island", "jacket", "kettle",
+    "ladder", "meadow", "needle", "orchard", "pepper", "quarry", "ribbon", "saddle", "thunder", "umbrella", "violin",
+    "window", "yogurt",
+];
+
+/// What a question looks like and which answer is right.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Task, text and question.
+    pub prompt: String,
+    /// How the answer begins.
+    pub answer_prefix: String,
+    /// What the answer must contain.
+    pub answer: String,
+}
+
+/// Sentences of a text, without line breaks.
+pub fn sentences(text: &str) -> Vec<String> {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let ends = |s: &str| s.ends_with(". ") || s.ends_with("? ") || s.ends_with("! ");
+    text.split_inclusive(' ').fold(vec![String::new()], |mut all, word| {
+        match all.last_mut() {
+            Some(last) if !ends(last) => last.push_str(word),
+            _ => all.push(word.to_owned()),
+        }
+        all
+    })
+}
+
+/// Sentences that say nothing, for want of a text.
+pub fn filler(n: usize) -> Vec<String> {
+    const SUBJECTS: [&str; 8] = [
+        "The river",
+        "A small train",
+        "The old library",
+        "Every morning the baker",
+        "The wind",
+        "A grey cat",
+        "The market",
+        "Our neighbour",
+    ];
+    const VERBS: [&str; 7] = [
+        "passes",
+        "wakes up near",
+        "keeps an eye on",
+        "leaves a trace at",
+        "returns to",
+        "is often seen by",
+        "tells a story about",
+    ];
+    const OBJECTS: [&str; 9] = [
+        "the bridge",
+        "the long road",
+        "the harbour wall",
+        "a row of quiet houses",
+        "the empty square",
+        "the edge of the forest",
+        "the last lamp",
+        "a field of barley",
+        "the stone steps",
+    ];
+    (0..n).map(|i| format!("{} {} {}. ", SUBJECTS[i % 8], VERBS[i / 3 % 7], OBJECTS[i / 5 % 9])).collect()
+}
+
+/// Sample `i` of this seed: `n_tokens` at most, the needle at a random depth of a random part of the haystack.
+///
+/// # Errors
+/// When the haystack is too short, or cannot be tokenized.
+pub fn sample(haystack: &[String], tokenizer: &Tokenizer, n_tokens: usize, seed: u64, i: usize) -> Result<Sample> {
+    let mut random = Mt64::from(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(i as u64));
+    let mut below = |n: usize| (random.next_u64() % n.max(1) as u64) as usize;
+    let word = WORDS[below(WORDS.len())];
+    let answer = (1_000_000 + below(9_000_000)).to_string();
+    let needle = format!("One of the special magic numbers for {word} is: {answer}. ");
+    let start = below(haystack.len());
+    let depth = below(1001);
+    let count = |text: &str| Ok::<_, Error>(tokenizer.encode(text, false, false)?.len());
+    let whole = |text: &str| {
+        Sample {
+        prompt: format!(
+            "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about the number afterwards.\n{}\nWhat is the special magic number for {word} mentioned in the provided text?",
+            text.trim_end()
+        ),
+        answer_prefix: format!(" The special magic number for {word} mentioned in the provided text is"),
+        answer: answer.clone(),
+    }
+    };
+
+    // Tokens of a text are at most those of its sentences; two are left for BOS and the like.
+    let mut left = n_tokens.saturating_sub(2 + count(&whole(&needle).text())?);
+    let mut parts: Vec<&str> = Vec::new();
+    for sentence in haystack.iter().cycle().skip(start).take(haystack.len()) {
+        let n = count(sentence)?;
+        if n > left {
+            break;
+        }
+        left -= n;
+        parts.push(sentence);
+    }
+    if parts.is_empty() || parts.len() == haystack.len() {
+        return Err(Error::Context {
+            what: format!("the haystack is too short, or its sentences too long, for {n_tokens} tokens"),
+        });
+    }
+    parts.insert(parts.len() * depth / 1000, &needle);
+    Ok(whole(&parts.concat()))
+}
+
+impl Sample {
+    /// Question and beginning of the answer, without a chat template.
+    pub fn text(&self) -> String {
+        format!("{}{}", self.prompt, self.answer_prefix)
+    }
+}
+
+/// The answers of one case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Method, or `full` for the uncompressed cache.
+    pub name: String,
+    /// How many times smaller the cache was to become.
+    pub ratio: f64,
+    /// Per sample, whether the answer was right, and the answer.
+    pub answers: Vec<(bool, String)>,
+    /// Bytes of the cache after the pass, without room for tokens to come; mean over the samples.
+    pub kv_bytes: f64,
+    /// Time of the passes.
+    pub pass: Duration,
+}
+
+/// Asks the full cache and every case for each sample, given as tokens and the right answer; the first outcome is the full
+/// cache's. `on_progress` hears what comes next and how many of how many steps are done.
+///
+/// The last token of the question is read after the pass: no token of an answer comes from the full cache.
+///
+/// # Errors
+/// When a sample does not fit the context, a budget cannot be met, or ggml fails.
+pub fn run(
+    engine: &mut Engine,
+    tokenizer: &Tokenizer,
+    samples: &[(Vec<u32>, String)],
+    cases: &[Case],
+    setting: &Setting,
+    mut on_progress: impl FnMut(&str, usize, usize) -> Result<()>,
+) -> Result<Vec<Outcome>> {
+    let outcome = |name: &str, ratio| Outcome {
+        name: name.to_owned(),
+        ratio,
+        answers: Vec::new(),
+        kv_bytes: 0.0,
+        pass: Duration::ZERO,
+    };
+    let mut outcomes = vec![outcome("full", 1.0)];
+    outcomes.extend(cases.iter().map(|case| outcome(&case.name, case.ratio)));
+    let n_step = samples.len() * (1 + cases.len());
+    for (i, (tokens, answer)) in samples.iter().enumerate() {
+        let Some((&last, context)) = tokens.split_last() else { continue };
+        on_progress(&format!("sample {}, full cache", i + 1), i * (1 + cases.len()), n_step)?;
+        let state = Prefilled::read(engine, context, Some(last), cases, setting)?;
+        state.restore(engine)?;
+        let bytes = bytes_of_prompt(engine);
+        let text = generate(engine, tokenizer, last, setting)?;
+        outcomes[0].add(text, answer, bytes, Duration::ZERO, samples.len());
+        for (j, case) in cases.iter().enumerate() {
+            on_progress(
+                &format!("sample {}, {} at ratio {}", i + 1, case.name, case.ratio),
+                i * (1 + cases.len()) + j + 1,
+                n_step,
+            )?;
+            let pass = state.compress(engine, case, setting, N_ANSWER)?;
+            let bytes = bytes_of_prompt(engine);
+            let text = generate(engine, tokenizer, last, setting)?;
+            outcomes[j + 1].add(text, answer, bytes, pass, samples.len());
+        }
+    }
+    Ok(outcomes)
+}
+
+impl Outcome {
+    fn add(&mut self, text: String, answer: &str, bytes: u64, pass: Duration, n_sample: usize) {
+        self.answers.push((text.contains(answer), text));
+        self.kv_bytes += bytes as f64 / n_sample as f64;
+        self.pass += pass;
+    }
+
+    /// Share of right answers.
+    pub fn exact_match(&self) -> f64 {
+        self.answers.iter().filter(|(right, _)| *right).count() as f64 / self.answers.len().max(1) as f64
+    }
+}
+
+/// What the model writes after `last`, always taking the most probable token.
+fn generate(engine: &mut Engine, tokenizer: &Tokenizer, last: u32, setting: &Setting) -> Result<String> {
+    let (mut next, mut text) = (last, Vec::new());
+    for _ in 0..N_ANSWER {
+        next = argmax(&engine.decode_last(&[next], &Taps::default(), &mut Recorded::default())?);
+        if setting.end_of_text.contains(&next) {
+            break;
+        }
+        text.extend_from_slice(tokenizer.piece(next, false));
+    }
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_lose_nothing_but_line_breaks() {
+        let text = "One two. Three?  Four\nfive! six";
+        let got = sentences(text);
+        assert_eq!(got, ["One two. ", "Three? ", "Four five! ", "six"]);
+        assert_eq!(got.concat(), "One two. Three? Four five! six");
+        assert_eq!(filler(500).len(), 500);
+    }
+}

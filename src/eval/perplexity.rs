@@ -1,0 +1,272 @@
+//! Perplexity as llama-perplexity computes it, and the same of continuations read against compressed caches.
+//!
+//! Source: llama.cpp `tools/perplexity/perplexity.cpp` (`perplexity`): a text is cut into chunks that do not overlap, the first
+//! half of each is context and the rest is scored, all positions but the last predicting the next token.
+//! Deviation: the context is read before the scored tokens rather than with them, so that a pass can come in between.
+
+use super::kl::{self, Scored};
+use super::{bytes_of_prompt, n_scored_at_once, Case, Prefilled, Setting};
+use crate::engine::{Engine, Recorded, Taps, Want};
+use crate::error::{Error, Result};
+use rayon::prelude::*;
+use std::time::Duration;
+
+/// A context and the text that really follows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Passage {
+    /// Where it comes from.
+    pub name: String,
+    /// Context and continuation.
+    pub tokens: Vec<u32>,
+    /// Tokens of the context.
+    pub n_prompt: usize,
+}
+
+impl Passage {
+    /// The continuation but for its last token, which predicts nothing.
+    fn given(&self) -> &[u32] {
+        &self.tokens[self.n_prompt..self.tokens.len() - 1]
+    }
+
+    /// The tokens that are scored.
+    fn targets(&self) -> &[u32] {
+        &self.tokens[self.n_prompt + 1..]
+    }
+}
+
+/// Cuts a tokenized text as llama-perplexity does; `bos` takes the place of the first token of each chunk.
+///
+/// # Errors
+/// [`Error::Context`] with the number of tokens that are needed.
+pub fn chunks(tokens: &[u32], n_ctx: usize, n_chunk: Option<usize>, bos: Option<u32>) -> Result<Vec<Passage>> {
+    if n_ctx < 4 || tokens.len() < 2 * n_ctx {
+        let what = format!(
+            "you need at least {} tokens to evaluate perplexity with a context of {n_ctx}; the text has {}",
+            2 * n_ctx.max(4),
+            tokens.len()
+        );
+        return Err(Error::Context { what });
+    }
+    let passage = |(i, chunk): (usize, &[u32])| {
+        let mut tokens = chunk.to_vec();
+        bos.into_iter().for_each(|bos| tokens[0] = bos);
+        Passage { name: format!("chunk {}", i + 1), tokens, n_prompt: n_ctx / 2 }
+    };
+    Ok(tokens.chunks_exact(n_ctx).take(n_chunk.unwrap_or(usize::MAX)).enumerate().map(passage).collect())
+}
+
+/// The beginning of a tokenized text: `n_prefix` tokens of context and `n_continuation` after them.
+///
+/// # Errors
+/// [`Error::Context`] with the number of tokens that are needed.
+pub fn beginning(name: &str, tokens: &[u32], n_prefix: usize, n_continuation: usize) -> Result<Passage> {
+    let n = n_prefix + n_continuation;
+    if n_prefix == 0 || n_continuation < 2 || tokens.len() < n {
+        let what = format!("{name}: a context of {n_prefix} and a continuation of {n_continuation} need {n} tokens and at least 1 and 2; the text has {}", tokens.len());
+        return Err(Error::Context { what });
+    }
+    Ok(Passage { name: name.to_owned(), tokens: tokens[..n].to_vec(), n_prompt: n_prefix })
+}
+
+/// Perplexity over scored tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Perplexity {
+    n: usize,
+    sum: f64,
+    sum_of_squares: f64,
+}
+
+impl Perplexity {
+    /// Adds negative log-likelihoods.
+    pub fn extend(&mut self, nll: impl IntoIterator<Item = f64>) {
+        for x in nll {
+            self.n += 1;
+            self.sum += x;
+            self.sum_of_squares += x * x;
+        }
+    }
+
+    /// `e^mean`.
+    pub fn value(&self) -> f64 {
+        (self.sum / self.n as f64).exp()
+    }
+
+    /// Its standard error.
+    pub fn error(&self) -> f64 {
+        let mean = self.sum / self.n as f64;
+        let variance = self.sum_of_squares / self.n as f64 - mean * mean;
+        self.value() * (variance.max(0.0) / (self.n as f64 - 1.0).max(1.0)).sqrt()
+    }
+}
+
+/// Perplexity of the uncompressed model; `on_passage` hears the running value after each passage.
+///
+/// # Errors
+/// When a passage does not fit the context, ggml fails, or a result is no number.
+pub fn run(
+    engine: &mut Engine,
+    passages: &[Passage],
+    mut on_passage: impl FnMut(usize, &Perplexity) -> Result<()>,
+) -> Result<Perplexity> {
+    let mut total = Perplexity::default();
+    for (i, passage) in passages.iter().enumerate() {
+        engine.clear()?;
+        engine.decode(
+            &passage.tokens[..passage.n_prompt],
+            Want::Nothing,
+            &Taps::default(),
+            &mut Recorded::default(),
+            |_, _| Ok(()),
+        )?;
+        follow(engine, passage, |logits, range| {
+            total.extend(kl::nll(logits, &passage.targets()[range]));
+            Ok(())
+        })?;
+        finite(passage, total.value())?;
+        on_passage(i, &total)?;
+    }
+    Ok(total)
+}
+
+/// What one case did to all passages.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Method, or `full` for the uncompressed cache.
+    pub name: String,
+    /// How many times smaller the cache was to become.
+    pub ratio: f64,
+    /// Per passage, the scored tokens.
+    pub scored: Vec<Vec<Scored>>,
+    /// Bytes of the cache after the pass, without room for tokens to come; mean over the passages.
+    pub kv_bytes: f64,
+    /// Time of the passes.
+    pub pass: Duration,
+}
+
+/// Scores every passage with the full cache and with each case; the first outcome is the full cache's.
+/// `on_progress` hears what comes next and how many of how many steps are done.
+///
+/// Memory: the log-probabilities of one passage, `n_vocab * n_scored` numbers of 4 bytes, and two full caches.
+///
+/// # Errors
+/// When a passage does not fit the context, a budget cannot be met, ggml fails, or a result is no number.
+pub fn compare(
+    engine: &mut Engine,
+    passages: &[Passage],
+    cases: &[Case],
+    setting: &Setting,
+    mut on_progress: impl FnMut(&str, usize, usize) -> Result<()>,
+) -> Result<Vec<Outcome>> {
+    let outcome = |name: &str, ratio| Outcome {
+        name: name.to_owned(),
+        ratio,
+        scored: Vec::new(),
+        kv_bytes: 0.0,
+        pass: Duration::ZERO,
+    };
+    let mut outcomes = vec![outcome("full", 1.0)];
+    outcomes.extend(cases.iter().map(|case| outcome(&case.name, case.ratio)));
+    let n_step = passages.len() * (1 + cases.len());
+    for (i, passage) in passages.iter().enumerate() {
+        on_progress(&format!("{}, full cache", passage.name), i * (1 + cases.len()), n_step)?;
+        let state = Prefilled::read(engine, &passage.tokens[..passage.n_prompt], None, cases, setting)?;
+        state.restore(engine)?;
+        let bytes = bytes_of_prompt(engine);
+        let mut full = Vec::with_capacity(passage.given().len() * engine.model().hp.n_vocab);
+        let mut scored = Vec::new();
+        let n_vocab = engine.model().hp.n_vocab;
+        follow(engine, passage, |logits, range| {
+            logits.par_chunks_exact_mut(n_vocab).for_each(kl::log_softmax);
+            full.extend_from_slice(logits);
+            scored.extend(kl::score(logits, logits, &passage.targets()[range.clone()], range.start + 1));
+            Ok(())
+        })?;
+        outcomes[0].add(passage, scored, bytes, Duration::ZERO, passages.len())?;
+        for (j, case) in cases.iter().enumerate() {
+            on_progress(
+                &format!("{}, {} at ratio {}", passage.name, case.name, case.ratio),
+                i * (1 + cases.len()) + j + 1,
+                n_step,
+            )?;
+            let pass = state.compress(engine, case, setting, passage.given().len())?;
+            let bytes = bytes_of_prompt(engine);
+            let mut scored = Vec::new();
+            follow(engine, passage, |logits, range| {
+                logits.par_chunks_exact_mut(n_vocab).for_each(kl::log_softmax);
+                let full = &full[range.start * n_vocab..range.end * n_vocab];
+                scored.extend(kl::score(full, logits, &passage.targets()[range.clone()], range.start + 1));
+                Ok(())
+            })?;
+            outcomes[j + 1].add(passage, scored, bytes, pass, passages.len())?;
+        }
+    }
+    Ok(outcomes)
+}
+
+impl Outcome {
+    fn add(
+        &mut self,
+        passage: &Passage,
+        scored: Vec<Scored>,
+        bytes: u64,
+        pass: Duration,
+        n_passage: usize,
+    ) -> Result<()> {
+        finite(passage, scored.iter().map(|s| s.nll + s.kl).sum())?;
+        self.scored.push(scored);
+        self.kv_bytes += bytes as f64 / n_passage as f64;
+        self.pass += pass;
+        Ok(())
+    }
+}
+
+/// Reads the continuation behind whatever the cache holds; hands over logits and the places they have among the targets.
+fn follow(
+    engine: &mut Engine,
+    passage: &Passage,
+    mut on_logits: impl FnMut(&mut [f32], std::ops::Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let n = n_scored_at_once(engine);
+    for (i, tokens) in passage.given().chunks(n).enumerate() {
+        engine.decode(tokens, Want::All, &Taps::default(), &mut Recorded::default(), |range, logits| {
+            on_logits(logits, i * n + range.start..i * n + range.end)
+        })?;
+    }
+    Ok(())
+}
+
+fn finite(passage: &Passage, x: f64) -> Result<()> {
+    match x.is_finite() {
+        true => Ok(()),
+        false => Err(Error::Context { what: format!("{}: the model's logits are no numbers", passage.name) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_llama_perplexitys() {
+        let tokens: Vec<u32> = (10..45).collect();
+        let cut = chunks(&tokens, 8, None, Some(1)).unwrap();
+        assert_eq!(cut.len(), 4);
+        assert_eq!(cut[1].tokens, [1, 19, 20, 21, 22, 23, 24, 25]);
+        // n_ctx - 1 - n_ctx / 2 positions are scored, the first of them after the first token of the second half.
+        assert_eq!((cut[1].given(), cut[1].targets()), (&[22, 23, 24][..], &[23, 24, 25][..]));
+        assert_eq!(chunks(&tokens, 8, Some(2), None).unwrap()[1].tokens[0], 18);
+        let error = chunks(&tokens, 18, None, None).unwrap_err().to_string();
+        assert!(error.contains("at least 36 tokens") && error.contains("has 35"), "{error}");
+    }
+
+    #[test]
+    fn perplexity_is_that_of_the_mean_with_its_standard_error() {
+        let x = [1.0, 2.0, 4.0, 3.5];
+        let mut p = Perplexity::default();
+        p.extend(x);
+        let mean = x.iter().sum::<f64>() / 4.0;
+        let variance = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / 4.0;
+        assert!((p.value() - mean.exp()).abs() < 1e-12);
+        assert!((p.error() - mean.exp() * (variance / 3.0).sqrt()).abs() < 1e-12);
+    }
+}
