@@ -147,20 +147,43 @@ fn command() -> Command {
         .no_binary_name(true)
         .args_override_self(true)
         .args([
-            Arg::new("model").short('m').long("model").required(true).value_name("FILE").help("GGUF model").value_parser(value_parser!(PathBuf)),
+            Arg::new("model")
+                .short('m')
+                .long("model")
+                .required(true)
+                .value_name("FILE")
+                .help("GGUF model")
+                .value_parser(value_parser!(PathBuf)),
             list(arg("n-prompt", "512", "Tokens of the prompt; 0 = none").short('p')),
             list(arg("n-gen", "128", "Tokens that are decoded; 0 = none").short('n')),
             list(arg("n-depth", "0", "Tokens in the cache before").short('d')),
             arg("repetitions", "5", "Repetitions of every test").short('r').value_parser(number()).value_name("N"),
-            Arg::new("threads").short('t').long("threads").help("Threads [default: cores]").value_parser(number()).value_name("N"),
-            arg("batch-size", "2048", "Tokens between two reads of logits").short('b').value_parser(number()).value_name("N"),
+            Arg::new("threads")
+                .short('t')
+                .long("threads")
+                .help("Threads [default: cores]")
+                .value_parser(number())
+                .value_name("N"),
+            arg("batch-size", "2048", "Tokens between two reads of logits")
+                .short('b')
+                .value_parser(number())
+                .value_name("N"),
             arg("ubatch-size", "512", "Tokens of one graph").visible_alias("ub").value_parser(number()).value_name("N"),
-            arg("flash-attn", "auto", "Attention: ggml's fused, its matrix products, or the fastest").visible_alias("fa").value_parser(["0", "1", "auto", "off", "on", "-1"]).allow_hyphen_values(true),
+            arg("flash-attn", "auto", "Attention: ggml's fused, its matrix products, or the fastest")
+                .visible_alias("fa")
+                .value_parser(["0", "1", "auto", "off", "on", "-1"])
+                .allow_hyphen_values(true),
             arg("cache-type-k", "f16", "Type of cached keys").visible_alias("ctk").value_name("TYPE"),
             arg("cache-type-v", "f16", "Type of cached values").visible_alias("ctv").value_name("TYPE"),
             arg("output", "md", "Form of the results").short('o').value_parser(["md", "json", "jsonl", "csv"]),
             Arg::new("no-warmup").long("no-warmup").action(ArgAction::SetTrue).help("Measure the first run too"),
-            Arg::new("kv-ratio").long("kv-ratio").value_delimiter(',').action(ArgAction::Append).value_parser(value_parser!(f64)).value_name("N[,N]").help("Also decode from the cache of -d tokens made N times smaller"),
+            Arg::new("kv-ratio")
+                .long("kv-ratio")
+                .value_delimiter(',')
+                .action(ArgAction::Append)
+                .value_parser(value_parser!(f64))
+                .value_name("N[,N]")
+                .help("Also decode from the cache of -d tokens made N times smaller"),
         ])
 }
 
@@ -212,14 +235,27 @@ mod tests {
         let o = run("-m x.gguf -p 0 -n 32,64 -n 128 -d 0,4096 -r 1 -t 2 -ub 256 -b 1024 -fa 0 -ctk q8_0 -ctv f16 -o jsonl --no-warmup").unwrap();
         assert_eq!((o.n_prompt, o.n_gen, o.n_depth), (vec![0], vec![32, 64, 128], vec![0, 4096]));
         assert_eq!((o.n_reps, o.n_threads, o.n_ubatch, o.n_batch), (1, 2, 256, 1024));
-        assert_eq!((o.flash_attn, o.ty_k, o.ty_v, o.format, o.warmup), (FlashAttn::Off, Type::Q8_0, Type::F16, Format::Jsonl, false));
+        assert_eq!(
+            (o.flash_attn, o.ty_k, o.ty_v, o.format, o.warmup),
+            (FlashAttn::Off, Type::Q8_0, Type::F16, Format::Jsonl, false)
+        );
         let o = run("-m x.gguf").unwrap();
         assert_eq!((o.n_prompt, o.n_gen, o.n_depth, o.kv_ratio), (vec![512], vec![128], vec![0], vec![]));
     }
 
     #[test]
     fn mistakes_are_told_in_one_line() {
-        for args in ["-p 1", "-m x --bogus", "-m x -r 0", "-m x -p 0 -n 0", "-m x -fa 2", "-m x -ctk q9", "-m x -n a", "-m x -d 512 --kv-ratio 0.5", "-m x --kv-ratio 8"] {
+        for args in [
+            "-p 1",
+            "-m x --bogus",
+            "-m x -r 0",
+            "-m x -p 0 -n 0",
+            "-m x -fa 2",
+            "-m x -ctk q9",
+            "-m x -n a",
+            "-m x -d 512 --kv-ratio 0.5",
+            "-m x --kv-ratio 8",
+        ] {
             let Err(e) = run(args) else { panic!("{args} was accepted") };
             assert_eq!(e.to_string().lines().count(), 1, "{args}: {e}");
         }

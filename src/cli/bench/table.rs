@@ -115,9 +115,7 @@ impl<'a, W: Write> Table<'a, W> {
         let cells = self.cells(row);
         if self.n_rows == 0 {
             let names: Vec<_> = cells.iter().map(|c| pad(c.0, c.1)).collect();
-            let rule = |width: i32| {
-                "-".repeat(width.unsigned_abs() as usize - 1) + if width > 0 { ":" } else { "-" }
-            };
+            let rule = |width: i32| "-".repeat(width.unsigned_abs() as usize - 1) + if width > 0 { ":" } else { "-" };
             let rules: Vec<_> = cells.iter().map(|c| rule(c.1)).collect();
             writeln!(self.out, "| {} |\n| {} |", names.join(" | "), rules.join(" | "))?;
         }
@@ -131,7 +129,8 @@ impl<'a, W: Write> Table<'a, W> {
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
         let (size, n_params) = (mib(self.model.n_bytes()), self.model.n_params() as f64);
         let size = if size < 1024.0 { format!("{size:.2} MiB") } else { format!("{:.2} GiB", size / 1024.0) };
-        let params = if n_params < 1e9 { format!("{:.2} M", n_params / 1e6) } else { format!("{:.2} B", n_params / 1e9) };
+        let params =
+            if n_params < 1e9 { format!("{:.2} M", n_params / 1e6) } else { format!("{:.2} B", n_params / 1e9) };
         let mut cells = vec![
             ("model", -30, self.model.describe()),
             ("size", 10, size),
