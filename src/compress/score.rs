@@ -2,21 +2,18 @@
 //!
 //! Probes stand for queries that come after the prompt, so each sees every key: window probes are rotated from their own
 //! position to `n_tokens`, `n_tokens + 1`, ..., sampled ones to `n_tokens + 3j`, lookahead probes are there already.
-//! Logits are products of matrices; a block of query rows over all keys is in memory at a time, normalised in log space.
-
-use std::ops::Range;
+//! Logits are products of matrices, for a tile of keys at a time: one pass finds each row's log-sum-exp, a second one visits
+//! the probabilities.
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{s, Array2, ArrayView2, ArrayViewMut2, Axis};
+use ndarray::{Array2, Axis};
 
 use super::vector;
 use crate::cache::view::{Probe, ProbeKind, View};
 use crate::error::{Error, Result};
 
-/// Size a block of attention rows aims at: it stays in the second-level cache.
-const BLOCK_BYTES: usize = 3 << 19;
-/// Fewest rows of a block: with fewer, packing the keys would cost more than multiplying them.
-const MIN_ROWS: usize = 24;
+/// Tokens of a tile: the probabilities of a few hundred probe rows over it stay in the second-level cache.
+const TILE: usize = 256;
 /// Logits further below the largest of their row do not differ from each other.
 const FLOOR: f32 = -60.0;
 /// Positions between two sampled probes after the prompt.
@@ -97,72 +94,143 @@ pub fn matrix(data: Vec<f32>, dim: usize) -> Result<Array2<f32>> {
         .map_err(|_| Error::shape("rows of a head", format!("a multiple of {dim}"), len.to_string()))
 }
 
-/// Calls `visit(rows, a, lz)` for one block of query rows after the other.
-///
-/// `a` holds their attention probabilities over all keys, `lz` the log-sum-exp of each row; a block never divides a group
-/// of `n_group` rows. `floor` as in [`vector::softmax`].
-/// Shapes: `queries: {head_dim_k, n_row}`, `keys: {head_dim_k, n_tokens}`, `a: {n_tokens, rows.len()}`.
-pub fn attend(
-    queries: ArrayView2<f32>,
-    n_group: usize,
-    keys: ArrayView2<f32>,
-    cap: f32,
-    floor: f32,
-    mut visit: impl FnMut(Range<usize>, ArrayViewMut2<f32>, &[f32]),
-) {
-    let n_tokens = keys.nrows();
-    let fitting = (BLOCK_BYTES / (4 * n_tokens.max(1))).max(MIN_ROWS);
-    let n_rows = (fitting / n_group * n_group).max(n_group).min(queries.nrows());
-    let mut a = Array2::zeros((n_rows, n_tokens));
-    let mut lz = vec![0.0; n_rows];
-    for first in (0..queries.nrows()).step_by(n_rows.max(1)) {
-        let rows = first..queries.nrows().min(first + n_rows);
-        let mut a = a.slice_mut(s![..rows.len(), ..]);
-        general_mat_mul(1.0, &queries.slice(s![rows.clone(), ..]), &keys.t(), 0.0, &mut a);
-        for (row, lz) in a.axis_iter_mut(Axis(0)).zip(&mut lz) {
-            if let Some(row) = row.into_slice() {
-                vector::softcap(row, cap);
-                *lz = vector::softmax(row, floor);
-            }
+/// Reads a head tile by tile and multiplies the queries with its keys.
+struct Tiles<'a> {
+    queries: &'a Queries,
+    view: &'a View<'a>,
+    il: usize,
+    g: usize,
+    keys: Array2<f32>,
+    logits: Array2<f32>,
+}
+
+impl<'a> Tiles<'a> {
+    fn new(queries: &'a Queries, view: &'a View, il: usize, g: usize) -> Self {
+        let n = TILE.min(view.n_tokens);
+        let (keys, logits) = (Array2::zeros((n, view.head_dim_k)), Array2::zeros((queries.rows.nrows(), n)));
+        Tiles { queries, view, il, g, keys, logits }
+    }
+
+    /// Capped logits of all rows on the tile that begins with token `first`. Shapes: `{n_tile, n_row}`.
+    fn logits(&mut self, first: usize) -> Result<&mut Array2<f32>> {
+        let n = TILE.min(self.view.n_tokens - first);
+        if n < self.keys.nrows() {
+            self.keys = Array2::zeros((n, self.view.head_dim_k));
+            self.logits = Array2::zeros((self.queries.rows.nrows(), n));
         }
-        visit(rows.clone(), a, &lz[..rows.len()]);
+        if let Some(keys) = self.keys.as_slice_mut() {
+            self.view.source.keys(self.il, self.g, first, keys)?;
+        }
+        general_mat_mul(1.0, &self.queries.rows, &self.keys.t(), 0.0, &mut self.logits);
+        if let Some(logits) = self.logits.as_slice_mut() {
+            vector::softcap(logits, self.view.logit_softcap);
+        }
+        Ok(&mut self.logits)
     }
 }
 
-/// What each token of a head is worth to its probes: the largest attention probability, averaged over the query heads of
-/// the group, that a window or lookahead probe gives it; and the mean probability over all probes.
-pub struct TokenScore {
-    /// Largest probability. Shapes: `{n_tokens}`.
-    pub max: Vec<f32>,
-    /// Mean probability; sums to 1. Shapes: `{n_tokens}`.
-    pub mean: Vec<f32>,
-}
-
-impl TokenScore {
-    /// Reads the keys of KV head `g` of layer `il` and scores every token.
+impl Queries {
+    /// Log-sum-exp of each row's logits over all tokens; adds the attention outputs to `outputs`, which must be zero.
+    ///
+    /// Shapes: `outputs: {head_dim_v, n_row}`.
     ///
     /// # Errors
     /// When the source cannot be read.
-    pub fn new(view: &View, il: usize, g: usize, queries: &Queries) -> Result<Self> {
-        let keys = matrix(view.keys(il, g)?, view.head_dim_k)?;
-        let n_group = queries.n_group;
-        let only_samples = queries.probes.iter().all(|probe| probe.kind == ProbeKind::Sample);
-        let mut score = TokenScore { max: vec![0.0; view.n_tokens], mean: vec![0.0; view.n_tokens] };
-        attend(queries.rows.view(), n_group, keys.view(), view.logit_softcap, FLOOR, |rows, mut a, _| {
-            for (p, mut group) in a.axis_chunks_iter_mut(Axis(0), n_group).enumerate() {
-                let (mut first, rest) = group.view_mut().split_at(Axis(0), 1);
-                let Some(sum) = first.as_slice_mut() else { continue };
-                for row in rest.rows() {
-                    row.as_slice().into_iter().for_each(|row| vector::add_scaled(sum, 1.0, row));
-                }
-                vector::add_scaled(&mut score.mean, 1.0, sum);
-                if only_samples || queries.probes[rows.start / n_group + p].kind != ProbeKind::Sample {
-                    vector::max_into(&mut score.max, sum);
+    pub fn log_sum_exp(
+        &self,
+        view: &View,
+        il: usize,
+        g: usize,
+        mut outputs: Option<&mut Array2<f32>>,
+    ) -> Result<Vec<f32>> {
+        let n_row = self.rows.nrows();
+        let (mut max, mut sum) = (vec![f32::MIN; n_row], vec![0.0; n_row]);
+        let mut tiles = Tiles::new(self, view, il, g);
+        for first in (0..view.n_tokens).step_by(TILE) {
+            let logits = tiles.logits(first)?;
+            // A new maximum rescales what was summed so far (as FlashAttention, arXiv 2205.14135, does).
+            for (row, mut logits) in logits.rows_mut().into_iter().enumerate() {
+                let Some(logits) = logits.as_slice_mut() else { continue };
+                let (before, (now, tile_sum)) = (max[row], vector::exp_running(logits, max[row], FLOOR));
+                let scale = (before - now).exp();
+                (max[row], sum[row]) = (now, sum[row] * scale + tile_sum);
+                if let (Some(outputs), true) = (outputs.as_deref_mut(), scale < 1.0) {
+                    outputs.row_mut(row).map_inplace(|o| *o *= scale);
                 }
             }
-        });
-        score.max.iter_mut().for_each(|x| *x /= n_group as f32);
-        score.mean.iter_mut().for_each(|x| *x /= queries.rows.nrows() as f32);
+            if let Some(outputs) = outputs.as_deref_mut() {
+                let mut values = vec![0.0; logits.ncols() * view.head_dim_v];
+                view.source.values(il, g, first, &mut values)?;
+                general_mat_mul(1.0, logits, &matrix(values, view.head_dim_v)?, 1.0, outputs);
+            }
+        }
+        if let Some(outputs) = outputs {
+            outputs.rows_mut().into_iter().zip(&sum).for_each(|(mut o, s)| o /= *s);
+        }
+        Ok(max.iter().zip(&sum).map(|(m, s)| m + s.ln()).collect())
+    }
+
+    /// Calls `visit(first, a)` for one tile of tokens after the other with the probabilities of all rows, given their `lz`.
+    ///
+    /// Probabilities below `e^floor` count as that. Shapes: `a: {n_tile, n_row}`.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn attend(
+        &self,
+        view: &View,
+        (il, g): (usize, usize),
+        lz: &[f32],
+        floor: f32,
+        mut visit: impl FnMut(usize, &mut Array2<f32>) -> Result<()>,
+    ) -> Result<()> {
+        let mut tiles = Tiles::new(self, view, il, g);
+        for first in (0..view.n_tokens).step_by(TILE) {
+            let a = tiles.logits(first)?;
+            for (mut row, &lz) in a.rows_mut().into_iter().zip(lz) {
+                row.as_slice_mut().into_iter().for_each(|row| vector::exp_minus(row, lz, floor));
+            }
+            visit(first, a)?;
+        }
+        Ok(())
+    }
+
+    /// The largest probability, averaged over the query heads of the group, that a window or lookahead probe gives each token
+    /// of the tile; of all probes when there are only samples. Uses up `a`.
+    ///
+    /// Shapes: `a: {n_tile, n_row}`, `out: {n_tile}`.
+    pub fn largest(&self, a: &mut Array2<f32>, out: &mut [f32]) {
+        let answers = |probe: &Probe| probe.kind != ProbeKind::Sample;
+        let all = !self.probes.iter().any(answers);
+        out.fill(0.0);
+        for (probe, mut group) in self.probes.iter().zip(a.axis_chunks_iter_mut(Axis(0), self.n_group)) {
+            if !all && !answers(probe) {
+                continue;
+            }
+            let (mut sum, rest) = group.view_mut().split_at(Axis(0), 1);
+            if let Some(sum) = sum.as_slice_mut() {
+                rest.rows()
+                    .into_iter()
+                    .filter_map(|row| row.to_slice())
+                    .for_each(|row| vector::add_scaled(sum, 1.0, row));
+                vector::max_into(out, sum);
+            }
+        }
+        out.iter_mut().for_each(|x| *x /= self.n_group as f32);
+    }
+
+    /// [`Queries::largest`] of every token of a head.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn largest_of_all(&self, view: &View, il: usize, g: usize) -> Result<Vec<f32>> {
+        let lz = self.log_sum_exp(view, il, g, None)?;
+        let mut score = vec![0.0; view.n_tokens];
+        self.attend(view, (il, g), &lz, FLOOR, |first, a| {
+            let n = a.ncols();
+            self.largest(a, &mut score[first..first + n]);
+            Ok(())
+        })?;
         Ok(score)
     }
 }

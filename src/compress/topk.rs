@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::score::{Queries, TokenScore};
+use super::score::Queries;
 use super::select::{check_budget, heads, select, Kept, Pinned};
 use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::view::View;
@@ -43,7 +43,7 @@ impl Method for TopK {
         }
         let scores: Vec<Vec<f32>> = heads(view)
             .into_par_iter()
-            .map(|(il, g)| Ok(TokenScore::new(view, il, g, &Queries::load_answering(view, il, g)?)?.max))
+            .map(|(il, g)| Queries::load_answering(view, il, g)?.largest_of_all(view, il, g))
             .collect::<Result<_>>()?;
         let scores: Vec<&[f32]> = scores.iter().map(Vec::as_slice).collect();
         let n_exact = budget.n_entries / n_head_total;

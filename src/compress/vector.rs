@@ -42,20 +42,30 @@ fn fold(x: &[f32], start: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
 /// A logit more than `-floor` below the largest counts as if it were `floor` below it: no product of results is subnormal.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub fn softmax(x: &mut [f32], floor: f32) -> f32 {
-    let max = fold(x, f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
-    if !max.is_finite() {
-        x.fill(1.0 / x.len().max(1) as f32);
-        return max;
-    }
-    for v in x.iter_mut() {
-        *v = exp((*v - max).max(floor));
-    }
-    let sum = fold(x, 0.0, |a, b| a + b);
+    let (max, sum) = exp_running(x, f32::MIN, floor);
     let scale = 1.0 / sum;
     for v in x.iter_mut() {
         *v *= scale;
     }
     max + sum.ln()
+}
+
+/// `x = e^(x - shift)`, where a difference below `floor` counts as `floor`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn exp_minus(x: &mut [f32], shift: f32, floor: f32) {
+    for v in x {
+        *v = exp((*v - shift).clamp(floor, 80.0));
+    }
+}
+
+/// `x = e^(x - m)` with `m` the larger of `max` and the largest `x`; returns `m` and the sum of the results.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn exp_running(x: &mut [f32], max: f32, floor: f32) -> (f32, f32) {
+    let max = fold(x, max, |a, b| if b > a { b } else { a });
+    for v in x.iter_mut() {
+        *v = exp((*v - max).clamp(floor, 0.0));
+    }
+    (max, fold(x, 0.0, |a, b| a + b))
 }
 
 /// `cap * tanh(x / cap)` in place; nothing when `cap` is 0.
@@ -114,9 +124,9 @@ pub fn nearest(best: &mut [f32], ids: &mut [u32], x: &[f32], half_norm: f32, id:
     }
 }
 
-/// Inner product.
-#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+/// Inner product, to be inlined into other kernels.
+#[inline(always)]
+pub fn product(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0f32; N_LANE];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<N_LANE>(), b.as_chunks::<N_LANE>());
     for (a, b) in a.iter().zip(b) {
@@ -125,7 +135,46 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(x, y)| x * y).sum();
-    lanes.into_iter().sum::<f32>() + rest
+    let mut half = N_LANE / 2;
+    while half > 0 {
+        (0..half).for_each(|i| lanes[i] += lanes[i + half]);
+        half /= 2;
+    }
+    lanes[0] + rest
+}
+
+/// Inner product.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    product(a, b)
+}
+
+/// `out[i] = rows[i] . x`. Shapes: `rows: {x.len(), out.len()}`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn multiply(rows: &[f32], x: &[f32], out: &mut [f32]) {
+    for (row, out) in rows.chunks_exact(x.len().max(1)).zip(out) {
+        *out = product(row, x);
+    }
+}
+
+/// `out += sum_i weight[i] * rows[i]`. Shapes: `rows: {out.len(), weight.len()}`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn add_weighted(rows: &[f32], weight: &[f32], out: &mut [f32]) {
+    for (row, &w) in rows.chunks_exact(out.len().max(1)).zip(weight) {
+        for (o, &x) in out.iter_mut().zip(row) {
+            *o += w * x;
+        }
+    }
+}
+
+/// `rows[i] = scale[i] * (rows[i] - centre)`. Shapes: `rows: {centre.len(), scale.len()}`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn centre(rows: &mut [f32], centre: &[f32], scale: &[f32]) {
+    for (row, &scale) in rows.chunks_exact_mut(centre.len().max(1)).zip(scale) {
+        for (x, &c) in row.iter_mut().zip(centre) {
+            *x = scale * (*x - c);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,20 +2,21 @@
 
 use rayon::prelude::*;
 
+use super::observe::Observation;
 use super::Options;
-use crate::cache::view::{ProbeKind, View};
-use crate::compress::score::{Queries, TokenScore};
+use crate::cache::view::View;
 use crate::compress::select::{check_budget, heads, select, Pinned};
 use crate::compress::Budget;
 use crate::error::Result;
 
 /// What one head gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadChoice {
     /// Tokens that stay exact, ascending.
     pub kept: Vec<u32>,
     /// Prototypes for all the others.
     pub n_prototype: usize,
+    /// What the probes see; nothing is needed when every token of every head stays.
+    pub seen: Option<Observation>,
 }
 
 impl HeadChoice {
@@ -34,27 +35,25 @@ pub fn allocate(view: &View, budget: &Budget, options: &Options) -> Result<Vec<H
     let (heads, n_tokens) = (heads(view), view.n_tokens);
     check_budget(budget, heads.len())?;
     if budget.n_entries >= heads.len() * n_tokens {
-        let all = HeadChoice { kept: (0..n_tokens as u32).collect(), n_prototype: 0 };
-        return Ok(vec![all; heads.len()]);
+        let all = |_| HeadChoice { kept: (0..n_tokens as u32).collect(), n_prototype: 0, seen: None };
+        return Ok(heads.iter().map(all).collect());
     }
-    let all_kinds = [ProbeKind::Window, ProbeKind::Sample, ProbeKind::Lookahead];
-    let score = |&(il, g): &(usize, usize)| TokenScore::new(view, il, g, &Queries::load(view, il, g, &all_kinds)?);
-    let scores = heads.par_iter().map(score).collect::<Result<Vec<_>>>()?;
+    let observe = |&(il, g): &(usize, usize)| Observation::new(view, il, g, options.sample_weight);
+    let (seen, scores): (Vec<_>, Vec<_>) =
+        heads.par_iter().map(observe).collect::<Result<Vec<_>>>()?.into_iter().unzip();
 
     let n_prototype = n_prototype(budget.n_entries, heads.len(), n_tokens, options.prototype_share);
     let kept = exact(&scores, budget, budget.n_entries - n_prototype, options.floor);
-    let evicted_mass = |(kept, score): (&Vec<u32>, &TokenScore)| {
-        1.0 - kept.iter().map(|&t| f64::from(score.mean[t as usize])).sum::<f64>().min(1.0)
-    };
-    let mass: Vec<f64> = kept.iter().zip(&scores).map(evicted_mass).collect();
+    let mass: Vec<f64> = kept.iter().zip(&seen).map(|(kept, seen)| 1.0 - seen.mass_of(kept)).collect();
     let most: Vec<usize> = kept.iter().map(|kept| most_prototypes(n_tokens - kept.len())).collect();
     let shares = apportion(n_prototype, &mass, &most);
-    Ok(kept.into_iter().zip(shares).map(|(kept, n_prototype)| HeadChoice { kept, n_prototype }).collect())
+    let heads = kept.into_iter().zip(shares).zip(seen);
+    Ok(heads.map(|((kept, n_prototype), seen)| HeadChoice { kept, n_prototype, seen: Some(seen) }).collect())
 }
 
 /// Step 1, the exact part: window and sinks, a floor per head, the rest by one ranking over all layers and heads.
-fn exact(scores: &[TokenScore], budget: &Budget, n_exact: usize, floor: f32) -> Vec<Vec<u32>> {
-    let max: Vec<&[f32]> = scores.iter().map(|score| score.max.as_slice()).collect();
+fn exact(scores: &[Vec<f32>], budget: &Budget, n_exact: usize, floor: f32) -> Vec<Vec<u32>> {
+    let max: Vec<&[f32]> = scores.iter().map(Vec::as_slice).collect();
     let (n_head, n_tokens) = (max.len(), max.first().map_or(0, |m| m.len()));
     let average = n_exact / n_head.max(1);
     let pinned = Pinned::new(budget, average, n_tokens);
@@ -79,11 +78,12 @@ fn most_prototypes(n_evicted: usize) -> usize {
     (n_evicted / 2).max(n_evicted.min(1))
 }
 
-/// Step 2: `n` prototypes in proportion to the attention mass of what each head evicts, between one and `most` each.
+/// Step 2: `n` prototypes in proportion to the attention mass of what each head evicts (ours: weighted as everywhere), between
+/// one and `most` each; `n` is 0 or enough for one each.
 ///
 /// Heads that reach `most` pass on what is left; the last few go to the heads with the largest mass (ours: nothing is lost to rounding).
 fn apportion(n: usize, mass: &[f64], most: &[usize]) -> Vec<usize> {
-    let mut share: Vec<usize> = most.iter().map(|&most| most.min(1)).collect();
+    let mut share: Vec<usize> = most.iter().map(|&most| most.min(1).min(n)).collect();
     loop {
         let left = n.saturating_sub(share.iter().sum());
         let open: Vec<usize> = (0..share.len()).filter(|&i| share[i] < most[i]).collect();
@@ -112,17 +112,18 @@ mod tests {
     fn apportion_spends_everything_that_fits() {
         let mass = [0.5, 0.25, 0.125, 0.0, 0.9];
         let most = [100, 10, 100, 5, 0];
-        for n in 0..=230 {
+        assert_eq!(apportion(0, &mass, &most), [0; 5]);
+        for n in 4..=230 {
             let share = apportion(n, &mass, &most);
             assert!(share.iter().zip(&most).all(|(s, m)| s <= m && *s >= (*m).min(1)), "{n}: {share:?}");
-            assert_eq!(share.iter().sum::<usize>(), n.clamp(4, 215), "{share:?}");
+            assert_eq!(share.iter().sum::<usize>(), n.min(215), "{share:?}");
         }
         assert_eq!(apportion(39, &mass, &most), [22, 10, 6, 1, 0]);
     }
 
     #[test]
     fn evicted_is_the_complement_of_kept() {
-        let choice = HeadChoice { kept: vec![0, 3, 4, 9], n_prototype: 1 };
+        let choice = HeadChoice { kept: vec![0, 3, 4, 9], n_prototype: 1, seen: None };
         assert_eq!(choice.evicted(10), [1, 2, 5, 6, 7, 8]);
         assert_eq!(choice.evicted(12).len(), 8);
     }

@@ -2,8 +2,11 @@
 //!
 //! Blocked, so that nearly all of the work is products of matrices; only lower triangles are read and written.
 
+use multiversion::multiversion;
 use ndarray::linalg::general_mat_mul;
-use ndarray::{s, Array2, ArrayView2, ArrayViewMut2};
+use ndarray::{s, Array2, ArrayView2, Axis};
+
+use crate::compress::vector;
 
 /// Columns that are factored by scalar code before one product updates the rest.
 const BLOCK: usize = 32;
@@ -28,14 +31,32 @@ pub fn solve(a: &mut Array2<f32>, b: &mut Array2<f32>) -> bool {
     b.iter().all(|x| x.is_finite())
 }
 
+/// [`solve`] for one right-hand side. Shapes: `b: {n}`.
+pub fn solve_one(a: &mut Array2<f32>, b: &mut [f32]) -> bool {
+    let n = b.len();
+    let (true, Some(l)) = (factor(a, 0.0), a.as_slice()) else { return false };
+    for i in 0..n {
+        let row = &l[i * n..i * n + n];
+        b[i] = (b[i] - vector::dot(&row[..i], &b[..i])) / row[i];
+    }
+    for i in (0..n).rev() {
+        let row = &l[i * n..i * n + n];
+        b[i] /= row[i];
+        let (before, x) = b.split_at_mut(i);
+        vector::add_scaled(before, -x[0], &row[..i]);
+    }
+    b.iter().all(|x| x.is_finite())
+}
+
 /// Cholesky's factorisation; false when a pivot was not above `min_pivot` (its column is then 0).
 fn factor(a: &mut Array2<f32>, min_pivot: f32) -> bool {
     let n = a.nrows();
     let mut definite = true;
     for first in (0..n).step_by(BLOCK) {
         let last = n.min(first + BLOCK);
-        definite &= factor_columns(a.slice_mut(s![first.., first..last]), min_pivot);
-        let (left, mut right) = a.view_mut().split_at(ndarray::Axis(1), last);
+        let Some(rows) = a.as_slice_mut() else { return false };
+        definite &= factor_columns(&mut rows[first * n..], n, first, last, min_pivot);
+        let (left, mut right) = a.view_mut().split_at(Axis(1), last);
         let panel = left.slice(s![last.., first..last]);
         let mut rest = right.slice_mut(s![last.., ..]);
         general_mat_mul(-1.0, &panel, &panel.t(), 1.0, &mut rest);
@@ -46,19 +67,22 @@ fn factor(a: &mut Array2<f32>, min_pivot: f32) -> bool {
     definite
 }
 
-/// Factors the first columns of a matrix, given all its rows in these columns.
-fn factor_columns(mut a: ArrayViewMut2<f32>, min_pivot: f32) -> bool {
+/// Factors the columns `first..last`; `rows` are the rows from `first` on, of length `n`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+fn factor_columns(rows: &mut [f32], n: usize, first: usize, last: usize, min_pivot: f32) -> bool {
     let mut definite = true;
-    for j in 0..a.ncols() {
-        let (done, mut open) = a.view_mut().split_at(ndarray::Axis(0), j + 1);
-        let (pivot_row, mut done) = (done.slice(s![j, ..j]).to_owned(), done);
-        let pivot = done[[j, j]] - pivot_row.dot(&pivot_row);
+    for j in first..last {
+        let (done, open) = rows.split_at_mut((j - first + 1) * n);
+        let own = &mut done[(j - first) * n..];
+        // Zeros from the pivot on, so that all products have the same length.
+        let mut pivot_row = [0.0; BLOCK];
+        pivot_row[..j - first].copy_from_slice(&own[first..j]);
+        let pivot = own[j] - vector::product(&pivot_row, &pivot_row);
         let scale = if pivot > min_pivot && pivot.is_finite() { 1.0 / pivot.sqrt() } else { 0.0 };
         definite &= scale > 0.0;
-        done[[j, j]] = pivot.max(0.0) * scale;
-        for mut row in open.rows_mut() {
-            let sum = row[j] - row.slice(s![..j]).dot(&pivot_row);
-            row[j] = sum * scale;
+        own[j] = pivot.max(0.0) * scale;
+        for row in open.chunks_exact_mut(n) {
+            row[j] = (row[j] - vector::product(&row[first..last], &pivot_row[..last - first])) * scale;
         }
     }
     definite
@@ -68,7 +92,7 @@ fn factor_columns(mut a: ArrayViewMut2<f32>, min_pivot: f32) -> bool {
 fn substitute_forward(l: ArrayView2<f32>, b: &mut Array2<f32>) {
     for first in (0..l.nrows()).step_by(BLOCK) {
         let last = l.nrows().min(first + BLOCK);
-        let (done, mut open) = b.view_mut().split_at(ndarray::Axis(0), first);
+        let (done, mut open) = b.view_mut().split_at(Axis(0), first);
         general_mat_mul(
             -1.0,
             &l.slice(s![first..last, ..first]),
@@ -77,7 +101,7 @@ fn substitute_forward(l: ArrayView2<f32>, b: &mut Array2<f32>) {
             &mut open.slice_mut(s![..last - first, ..]),
         );
         for i in first..last {
-            let (done, mut open) = open.view_mut().split_at(ndarray::Axis(0), i - first);
+            let (done, mut open) = open.view_mut().split_at(Axis(0), i - first);
             let mut row = open.row_mut(0);
             for (x, &l) in done.rows().into_iter().zip(l.slice(s![i, first..i])) {
                 row.scaled_add(-l, &x);
@@ -91,11 +115,11 @@ fn substitute_forward(l: ArrayView2<f32>, b: &mut Array2<f32>) {
 fn substitute_backward(l: ArrayView2<f32>, b: &mut Array2<f32>) {
     for first in (0..l.nrows()).step_by(BLOCK).rev() {
         let last = l.nrows().min(first + BLOCK);
-        let (mut open, done) = b.view_mut().split_at(ndarray::Axis(0), last);
+        let (mut open, done) = b.view_mut().split_at(Axis(0), last);
         let mut block = open.slice_mut(s![first.., ..]);
         general_mat_mul(-1.0, &l.slice(s![last.., first..last]).t(), &done, 1.0, &mut block);
         for i in (first..last).rev() {
-            let (mut open, done) = block.view_mut().split_at(ndarray::Axis(0), i - first + 1);
+            let (mut open, done) = block.view_mut().split_at(Axis(0), i - first + 1);
             let mut row = open.row_mut(i - first);
             for (x, &l) in done.rows().into_iter().zip(l.slice(s![i + 1..last, i])) {
                 row.scaled_add(-l, &x);
@@ -123,6 +147,9 @@ mod tests {
             let mut x = a.dot(&want);
             assert!(solve(&mut a.clone(), &mut x));
             assert!((&x - &want).iter().all(|d| d.abs() < 1e-3), "{n}");
+            let mut one = a.dot(&want.column(1)).to_vec();
+            assert!(solve_one(&mut a.clone(), &mut one));
+            assert!(one.iter().zip(want.column(1)).all(|(x, w)| (x - w).abs() < 1e-3), "{n}");
         }
     }
 

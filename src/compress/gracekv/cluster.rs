@@ -9,7 +9,7 @@ use ndarray::linalg::general_mat_mul;
 use ndarray::{s, Array2, ArrayView2, Axis};
 
 use super::cholesky;
-use super::probe::Head;
+use super::observe::Head;
 use crate::compress::vector;
 
 /// Tokens whose distances to all centres are in memory at a time.

@@ -6,9 +6,9 @@
 //! Bias: `e_q = exp(min(q.k~ - lz_q, 3))`, `e^b = sum w e Z / sum w e^2`. Value: `z~_q = e^b e_q`, `v~ = sum w z~ M / sum w z~^2`;
 //! it needs no `M`: `sum_q w z~ M = sum_t v_t sum_q w z~ a_qt`. Under a soft-cap the regression is in capped logits (ours).
 
-use ndarray::{s, Array1, Array2, ArrayViewMut2, Axis};
+use ndarray::{Array2, ArrayViewMut2, Axis};
 
-use super::probe::Head;
+use super::observe::Head;
 use super::{cholesky, Options};
 use crate::compress::vector;
 
@@ -18,8 +18,10 @@ const TILE: usize = 512;
 const FLOOR: f32 = -60.0;
 /// Largest logarithm of `e_q`.
 const MAX_LOG_E: f32 = 3.0;
-/// Coefficients below this part of the largest are 0, so that no product is subnormal.
-const NEGLIGIBLE: f64 = 1e-9;
+/// Logarithm of the smallest coefficient, relative to the largest, so that no product is subnormal.
+const NEGLIGIBLE: f32 = -24.0;
+/// Smallest share of a probe row in a regression.
+const MIN_OMEGA: f32 = 1e-6;
 
 /// A fitted entry.
 #[derive(Clone, Debug)]
@@ -80,22 +82,16 @@ fn fit_cluster(head: &Head, tokens: &[u32], mut logits: Option<ArrayViewMut2<f32
         };
     }
     let (shift, sum) = sums(head, tokens, &mut logits);
-    let lse: Vec<f32> = shift.iter().zip(&sum).map(|(m, s)| m + s.ln()).collect();
+    let log_z: Vec<f32> = (0..sum.len()).map(|q| shift[q] - head.lz[q] + sum[q].ln()).collect();
     let (k0, v0) = (mean_row(&head.keys, tokens, &head.mass), mean_row(&head.values, tokens, &head.mass));
     let key =
-        if options.fit_key { fit_key(head, &lse, &k0, options.ridge) } else { None }.unwrap_or_else(|| k0.clone());
-
-    let fitted = fit_bias(head, &lse, &key).and_then(|(bias, z)| {
-        let coef: Vec<f64> =
-            (0..z.len()).map(|q| f64::from(head.weight[q]) * z[q] * f64::from(shift[q] - head.lz[q]).exp()).collect();
-        let norm: f64 = z.iter().zip(&head.weight).map(|(z, &w)| f64::from(w) * z * z).sum();
-        Some((bias, fit_value(head, tokens, &mut logits, &shift, &coef, norm)?))
-    });
+        options.fit_key.then(|| fit_key(head, &log_z, &k0, options.ridge)).flatten().unwrap_or_else(|| k0.clone());
+    let (bias, log_e) = fit_bias(head, &log_z, &key);
     let n_tokens = tokens.len() as u32;
-    match fitted {
-        Some((bias, value)) => Prototype { key: key.to_vec(), value, bias, n_tokens, token: None },
+    match fit_value(head, tokens, &mut logits, &shift, bias, &log_e) {
+        Some(value) if bias.is_finite() => Prototype { key, value, bias, n_tokens, token: None },
         // No probe reaches the cluster: a mean entry that counts its tokens.
-        None => Prototype { key: k0.to_vec(), value: v0.to_vec(), bias: (n_tokens as f32).ln(), n_tokens, token: None },
+        _ => Prototype { key: k0, value: v0, bias: (n_tokens as f32).ln(), n_tokens, token: None },
     }
 }
 
@@ -119,62 +115,97 @@ fn sums(head: &Head, tokens: &[u32], logits: &mut Option<ArrayViewMut2<f32>>) ->
 }
 
 /// Mean of the rows of `tokens` weighted by `mass`.
-fn mean_row(matrix: &Array2<f32>, tokens: &[u32], mass: &[f32]) -> Array1<f32> {
+fn mean_row(matrix: &Array2<f32>, tokens: &[u32], mass: &[f32]) -> Vec<f32> {
     let total: f32 = tokens.iter().map(|&t| mass[t as usize]).sum();
-    let mut mean = Array1::zeros(matrix.ncols());
+    let mut mean = vec![0.0; matrix.ncols()];
     for &t in tokens {
-        let w = if total > 0.0 { mass[t as usize] / total } else { 1.0 / tokens.len() as f32 };
-        mean.scaled_add(w, &matrix.row(t as usize));
+        let known = total > 0.0 && total.is_finite();
+        let w = if known { mass[t as usize] / total } else { 1.0 / tokens.len() as f32 };
+        if let Some(row) = matrix.row(t as usize).as_slice() {
+            vector::add_scaled(&mut mean, w, row);
+        }
     }
     mean
 }
 
-/// The key whose logits follow `lse` (the logarithm of what the cluster's tokens add up to) best; none when it is not finite.
-fn fit_key(head: &Head, lse: &[f32], k0: &Array1<f32>, ridge: f32) -> Option<Array1<f32>> {
-    let n_row = lse.len();
-    let log_omega: Vec<f32> = (0..n_row).map(|q| lse[q] - head.lz[q] + head.weight[q].ln()).collect();
-    let max = log_omega.iter().fold(f32::MIN, |m, &x| m.max(x));
-    let mut omega: Array1<f32> = log_omega.iter().map(|x| (x - max).exp()).collect();
-    omega /= omega.sum();
-    let y = Array1::from_vec(lse.to_vec()) - head.queries.dot(k0);
-    let (mu, b0) = (head.queries.t().dot(&omega), omega.dot(&y));
-
-    let root = omega.mapv(f32::sqrt);
-    let centred = (&head.queries - &mu) * root.view().insert_axis(Axis(1));
-    let mut gram = centred.t().dot(&centred);
-    let mut delta = centred.t().dot(&((y - b0) * root)).insert_axis(Axis(1));
-    let mean = gram.diag().sum() / gram.nrows() as f32;
-    gram.diag_mut().map_inplace(|x| *x += ridge * mean);
-    cholesky::solve(&mut gram, &mut delta).then(|| k0 + &delta.slice(s![.., 0]))
+/// Whether all numbers are finite in half precision, in which caches store them.
+pub fn storable(x: &[f32]) -> bool {
+    x.iter().all(|x| x.abs() <= 65504.0)
 }
 
-/// The bias of the entry with this key, and `z~_q`; none when the probes do not determine it.
-fn fit_bias(head: &Head, lse: &[f32], key: &Array1<f32>) -> Option<(f32, Vec<f64>)> {
-    let mut logit = head.queries.dot(key).to_vec();
-    vector::softcap(&mut logit, head.softcap);
-    let e: Vec<f64> = logit.iter().zip(&head.lz).map(|(s, lz)| f64::from((s - lz).min(MAX_LOG_E)).exp()).collect();
-    let (mut above, mut below) = (0.0, 0.0);
-    for q in 0..e.len() {
-        above += f64::from(head.weight[q]) * e[q] * f64::from(lse[q] - head.lz[q]).exp();
-        below += f64::from(head.weight[q]) * e[q] * e[q];
+fn largest(x: &[f32]) -> f32 {
+    x.iter().fold(f32::MIN, |m, &x| if x > m { x } else { m })
+}
+
+/// `ln` of a sum of exponentials needs its terms relative to the largest: `weight_q e^(x_q - max)`, and `max`.
+fn weighted_exp(x: &[f32], weight: &[f32], floor: f32) -> (Vec<f32>, f32) {
+    let (mut e, max) = (x.to_vec(), largest(x));
+    vector::exp_minus(&mut e, max, floor);
+    e.iter_mut().zip(weight).for_each(|(e, w)| *e *= w);
+    (e, max)
+}
+
+/// The key whose logits follow `ln Z_qj + lz_q` best; none when it cannot be stored.
+fn fit_key(head: &Head, log_z: &[f32], k0: &[f32], ridge: f32) -> Option<Vec<f32>> {
+    let dim = k0.len();
+    let (mut omega, _) = weighted_exp(log_z, &head.weight, FLOOR);
+    let total: f32 = omega.iter().sum();
+    omega.iter_mut().for_each(|w| *w /= total);
+    let queries = head.queries.as_slice()?;
+    let mut y = vec![0.0; log_z.len()];
+    vector::multiply(queries, k0, &mut y);
+    (0..y.len()).for_each(|q| y[q] = log_z[q] + head.lz[q] - y[q]);
+    let b0 = vector::dot(&omega, &y);
+    let mut mu = vec![0.0; dim];
+    vector::add_weighted(queries, &omega, &mut mu);
+
+    // Rows without weight are left out of the products.
+    let (mut centred, mut root, mut target) = (Vec::new(), Vec::new(), Vec::new());
+    for (q, row) in queries.chunks_exact(dim).enumerate().filter(|(q, _)| omega[*q] > MIN_OMEGA) {
+        centred.extend_from_slice(row);
+        root.push(omega[q].sqrt());
+        target.push(omega[q].sqrt() * (y[q] - b0));
     }
-    let scale = above / below;
-    let bias = scale.ln() as f32;
-    bias.is_finite().then(|| (bias, e.into_iter().map(|e| scale * e).collect()))
+    vector::centre(&mut centred, &mu, &root);
+    let mut delta = vec![0.0; dim];
+    vector::add_weighted(&centred, &target, &mut delta);
+    let centred = Array2::from_shape_vec((root.len(), dim), centred).ok()?;
+    let mut gram = centred.t().dot(&centred);
+    let mean = gram.diag().sum() / dim as f32;
+    gram.diag_mut().map_inplace(|x| *x += ridge * mean);
+    if !cholesky::solve_one(&mut gram, &mut delta) {
+        return None;
+    }
+    vector::add_scaled(&mut delta, 1.0, k0);
+    storable(&delta).then_some(delta)
 }
 
-/// `sum_t v_t sum_q coef_q e_qt / norm` with `e` as left by [`sums`]; none when it is not finite.
+/// The bias of the entry with this key, and `ln e_q`.
+fn fit_bias(head: &Head, log_z: &[f32], key: &[f32]) -> (f32, Vec<f32>) {
+    let mut log_e = vec![0.0; log_z.len()];
+    head.queries.as_slice().into_iter().for_each(|queries| vector::multiply(queries, key, &mut log_e));
+    vector::softcap(&mut log_e, head.softcap);
+    log_e.iter_mut().zip(&head.lz).for_each(|(s, lz)| *s = (*s - lz).min(MAX_LOG_E));
+    let (we, max_e) = weighted_exp(&log_e, &head.weight, FLOOR);
+    let ones = vec![1.0; we.len()];
+    let ((z, max_z), (e, _)) = (weighted_exp(log_z, &ones, FLOOR), weighted_exp(&log_e, &ones, FLOOR));
+    let sum = |x: &[f32]| we.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum::<f64>();
+    ((sum(&z) / sum(&e)).ln() as f32 + max_z - max_e, log_e)
+}
+
+/// `sum_q w z~ M / sum w z~^2`, with `logits` as left by [`sums`]; none when it cannot be stored.
 fn fit_value(
     head: &Head,
     tokens: &[u32],
     logits: &mut Option<ArrayViewMut2<f32>>,
     shift: &[f32],
-    coef: &[f64],
-    norm: f64,
+    bias: f32,
+    log_e: &[f32],
 ) -> Option<Vec<f32>> {
-    let largest = coef.iter().fold(0.0f64, |m, &c| m.max(c));
-    let relative = |&c: &f64| if c > NEGLIGIBLE * largest { (c / largest) as f32 } else { 0.0 };
-    let coef: Vec<f32> = coef.iter().map(relative).collect();
+    let mut log_coef: Vec<f32> = (0..shift.len()).map(|q| log_e[q] + shift[q] - head.lz[q]).collect();
+    let max_coef = largest(&log_coef);
+    vector::exp_minus(&mut log_coef, max_coef, NEGLIGIBLE);
+    let coef: Vec<f32> = log_coef.iter().zip(&head.weight).map(|(c, w)| c * w).collect();
     let mut value = vec![0.0f32; head.values.ncols()];
     let mut add = |tokens: &[u32], tile: ArrayViewMut2<f32>| {
         for (&t, e) in tokens.iter().zip(tile.rows()) {
@@ -194,7 +225,10 @@ fn fit_value(
             add(tokens, tile.view_mut());
         }),
     }
-    let scale = largest / norm;
+    let max_e = largest(log_e);
+    let norm: f64 =
+        log_e.iter().zip(&head.weight).map(|(&x, &w)| f64::from(w) * f64::from((x - max_e).exp()).powi(2)).sum();
+    let scale = f64::from(max_coef - bias - 2.0 * max_e).exp() / norm;
     value.iter_mut().for_each(|v| *v = (f64::from(*v) * scale) as f32);
-    value.iter().all(|v| v.is_finite()).then_some(value)
+    storable(&value).then_some(value)
 }

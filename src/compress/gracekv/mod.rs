@@ -4,14 +4,14 @@
 //! Deviations, each measured to be better: probes include queries of decoded tokens; merged tokens are close in the metric
 //! of the queries, not in position; key, bias and value of an entry are fitted to the probes' attention instead of averaged;
 //! the values of all entries are refitted together. Steps: [`allocate`] 1 exact part, 2 prototypes per head;
-//! [`probe`] attention of a head; [`cluster`] 3; [`fit`] 4; [`refit`] 5.
+//! [`observe`] the attention of a head; [`cluster`] 3; [`fit`] 4; [`refit`] 5.
 
 pub mod allocate;
 pub mod cholesky;
 pub mod cluster;
 pub mod fit;
+pub mod observe;
 pub mod paper;
-pub mod probe;
 pub mod refit;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use rayon::prelude::*;
 
 use self::allocate::HeadChoice;
 use self::fit::Prototype;
-use self::probe::Head;
+use self::observe::Head;
 use super::score::matrix;
 use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::plan::{Entry, HeadPlan, LayerPlan, Row};
@@ -140,10 +140,11 @@ impl Allocation for Fitted {
 /// Steps 3 to 5 for one head.
 fn plan_head(view: &View, il: usize, g: usize, choice: &HeadChoice, options: &Options) -> Result<HeadPlan> {
     let evicted = choice.evicted(view.n_tokens);
-    if evicted.is_empty() || (choice.n_prototype == 0 && !options.refit) {
+    let needless = evicted.is_empty() || (choice.n_prototype == 0 && !options.refit);
+    let (Some(seen), false) = (&choice.seen, needless) else {
         return Ok(HeadPlan::keep(choice.kept.iter().copied()));
-    }
-    let head = Head::observe(view, il, g, options.sample_weight)?;
+    };
+    let head = Head::load(view, il, g, seen)?;
     let prototypes = match choice.n_prototype {
         0 => Vec::new(),
         n => {

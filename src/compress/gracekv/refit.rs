@@ -4,16 +4,16 @@
 //! `lam = ridge * mean(diag P' W P)`. With more entries than probe rows in the equal dual form
 //! `P' W^1/2 (W^1/2 P P' W^1/2 + lam I)^-1 W^1/2 (O - P V)`.
 
-use ndarray::{Array2, Axis};
+use ndarray::Array2;
 
-use super::cholesky;
-use super::probe::Head;
+use super::observe::Head;
+use super::{cholesky, fit};
 use crate::compress::vector;
 
 /// As in [`vector::softmax`].
 const FLOOR: f32 = -60.0;
 
-/// The new values of entries with these keys, biases and values; none when the system is singular or a result is not finite.
+/// The new values of entries with these keys, biases and values; none when the system is singular or a result cannot be stored.
 ///
 /// Shapes: `keys: {head_dim_k, n_entries}`, `values: {head_dim_v, n_entries}`.
 pub fn refit(head: &Head, keys: &Array2<f32>, bias: &[f32], values: Array2<f32>, ridge: f32) -> Option<Array2<f32>> {
@@ -38,6 +38,5 @@ pub fn refit(head: &Head, keys: &Array2<f32>, bias: &[f32], values: Array2<f32>,
         return None;
     }
     let values = values + if primal { delta } else { p.t().dot(&delta) };
-    let finite = values.axis_iter(Axis(0)).all(|row| row.iter().all(|x| x.is_finite()));
-    finite.then_some(values)
+    fit::storable(values.as_slice()?).then_some(values)
 }

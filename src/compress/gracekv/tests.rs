@@ -2,11 +2,15 @@
 
 use ndarray::{Array1, Array2, Axis};
 
-use super::{allocate, cluster, fit, probe::Head, refit, GraceKv, Options};
+use super::{
+    allocate, cluster, fit,
+    observe::{Head, Observation},
+    refit, GraceKv, Options,
+};
 use crate::cache::memory::{Memory, Random};
 use crate::cache::plan::Row;
-use crate::cache::view::ProbeKind;
-use crate::compress::score::{Queries, TokenScore};
+use crate::cache::view::{ProbeKind, View};
+use crate::compress::score::Queries;
 use crate::compress::{Budget, Method};
 
 const ALL_KINDS: [ProbeKind; 3] = [ProbeKind::Window, ProbeKind::Sample, ProbeKind::Lookahead];
@@ -15,7 +19,11 @@ fn memory(n_tokens: usize) -> Memory {
     Memory::random(7, 2, 4, 2, 16, n_tokens, [6, 9, 7])
 }
 
-/// The quantities of `probe`, and `a` itself.
+fn head(view: &View, il: usize, g: usize) -> Head {
+    Head::load(view, il, g, &Observation::new(view, il, g, 0.5).unwrap().0).unwrap()
+}
+
+/// The quantities of `observe`, and `a` itself.
 struct Reference {
     keys: Array2<f64>,
     values: Array2<f64>,
@@ -113,11 +121,11 @@ fn probes_see_what_the_formulas_say() {
         let view = memory.view();
         let queries = Queries::load(&view, il, g, &ALL_KINDS).unwrap();
         let want = Reference::new(&memory, il, g, &queries);
-        let head = Head::observe(&view, il, g, 0.5).unwrap();
+        let head = head(&view, il, g);
         assert_close(&head.weight, want.weight.iter().copied(), 1e-5, "weight");
         assert_close(&head.lz, want.lz.iter().copied(), 1e-5, "lz");
-        assert_close(&head.output, want.output.iter().copied(), 1e-5, "output");
-        assert_close(&head.mass, want.a.t().dot(&want.weight), 1e-5, "mass");
+        assert_close(&head.output, want.output.iter().copied(), 3e-5, "output");
+        assert_close(&head.mass, want.a.t().dot(&want.weight), 3e-3, "mass");
         let error = |t: usize| {
             let of = |q: usize| {
                 let d = &want.values.row(t) - &want.output.row(q);
@@ -125,16 +133,22 @@ fn probes_see_what_the_formulas_say() {
             };
             (0..want.lz.len()).map(of).sum::<f64>()
         };
-        assert_close(&head.error, (0..memory.n_tokens).map(error), 1e-4, "error");
+        assert_close(&head.error, (0..memory.n_tokens).map(error), 3e-3, "error");
 
-        let score = TokenScore::new(&view, il, g, &queries).unwrap();
+        let score = queries.largest_of_all(&view, il, g).unwrap();
         let largest = |t: usize| {
             let mean = |p: usize| (0..2).map(|h| want.a[[2 * p + h, t]]).sum::<f64>() / 2.0;
             let answering = (0..queries.probes.len()).filter(|&p| queries.probes[p].kind != ProbeKind::Sample);
             answering.map(mean).fold(0.0, f64::max)
         };
-        assert_close(&score.max, (0..memory.n_tokens).map(largest), 1e-5, "score");
-        assert_close(&score.mean, want.a.mean_axis(Axis(0)).unwrap(), 1e-5, "mean probability");
+        assert_close(&score, (0..memory.n_tokens).map(largest), 1e-5, "score");
+        assert_eq!(Observation::new(&view, il, g, 0.5).unwrap().1.len(), score.len());
+        assert_close(
+            &Observation::new(&view, il, g, 0.5).unwrap().1,
+            score.iter().map(|&s| f64::from(s)),
+            1e-6,
+            "score",
+        );
     }
 }
 
@@ -181,8 +195,8 @@ fn k_means(x: &Array2<f32>, weight: &[f32], n: usize, n_step: usize) -> Vec<usiz
 fn clusters_are_those_of_weighted_k_means_and_none_is_empty() {
     let mut random = Random(3);
     for n in [1, 5, 40] {
-        let x = Array2::from_shape_vec((600, 6), random.vector(3600, 1.0)).unwrap();
-        let weight: Vec<f32> = random.vector(600, 1.0).iter().map(|w| w.abs() + 0.01).collect();
+        let x = Array2::from_shape_vec((200, 6), random.vector(1200, 1.0)).unwrap();
+        let weight: Vec<f32> = random.vector(200, 1.0).iter().map(|w| w.abs() + 0.01).collect();
         let got = cluster::k_means(&x, &weight, n, 6);
         let want = k_means(&x, &weight, n, 6);
         assert!(got.iter().zip(&want).all(|(&g, &w)| g as usize == w));
@@ -225,7 +239,7 @@ fn keys_biases_and_values_are_those_of_the_formulas() {
     for (memory, il, g) in cases() {
         let view = memory.view();
         let want = Reference::new(&memory, il, g, &Queries::load(&view, il, g, &ALL_KINDS).unwrap());
-        let head = Head::observe(&view, il, g, 0.5).unwrap();
+        let head = head(&view, il, g);
         // Clusters of all sizes; the last holds most of the tokens.
         let evicted: Vec<u32> = (0..memory.n_tokens as u32).collect();
         let cluster_of: Vec<u32> =
@@ -253,7 +267,7 @@ fn refitted_values_solve_the_normal_equations_in_both_forms() {
     for (memory, il, g) in cases() {
         let view = memory.view();
         let want = Reference::new(&memory, il, g, &Queries::load(&view, il, g, &ALL_KINDS).unwrap());
-        let head = Head::observe(&view, il, g, 0.5).unwrap();
+        let head = head(&view, il, g);
         for n in [3, 30, 80] {
             let (k, v) = (want.keys.slice(ndarray::s![..n, ..]), want.values.slice(ndarray::s![..n, ..]));
             let bias: Vec<f32> = (0..n).map(|i| (i % 5) as f32 * 0.3).collect();
@@ -276,11 +290,11 @@ fn refitted_values_solve_the_normal_equations_in_both_forms() {
 
 #[test]
 fn the_plan_represents_the_outputs_better_than_the_same_number_of_exact_tokens() {
-    let memory = Memory::random(5, 2, 4, 2, 16, 600, [16, 32, 16]);
+    let memory = Memory::random(5, 2, 4, 2, 16, 300, [16, 32, 16]);
     let view = memory.view();
     let error = |options: Options| {
         let method = GraceKv { options };
-        let allocation = method.allocate(&view, &Budget { n_entries: 4 * 60, n_sink: 2, n_window: 8 }).unwrap();
+        let allocation = method.allocate(&view, &Budget { n_entries: 4 * 30, n_sink: 2, n_window: 8 }).unwrap();
         let mut error = 0.0;
         for il in 0..2 {
             for (g, plan) in allocation.layer(&view, il).unwrap().heads.iter().enumerate() {

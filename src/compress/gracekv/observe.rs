@@ -1,0 +1,188 @@
+//! What the probes of one head see over the full cache: the quantities that all steps are made of.
+//!
+//! For probe row q and token t: `s_qt = q.k_t`, `lz_q = logsumexp_t s_qt`, `a_qt = exp(s_qt - lz_q)`, `o_q = sum_t a_qt v_t`.
+//! Weight `w_q = sh_q^2 * pw`: `sh_q` is the share of a lookahead probe's attention that falls on the prompt rather than on
+//! the decoded tokens before it (1 for other probes), `pw` is 1, or [`super::Options::sample_weight`] for sampled probes.
+//! Observations of all heads are kept from the division of the budget to the plans, so they are stored in 16 bits.
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{Array2, Axis};
+
+use crate::cache::view::{ProbeKind, View};
+use crate::compress::score::{matrix, Queries};
+use crate::compress::vector;
+use crate::error::Result;
+
+/// Logarithm of the smallest probability: its square, times a weight, is still a normal number.
+const FLOOR: f32 = -36.0;
+/// All probes have a say.
+const KINDS: [ProbeKind; 3] = [ProbeKind::Window, ProbeKind::Sample, ProbeKind::Lookahead];
+
+/// The observation of one head, compact.
+pub struct Observation {
+    weight: Vec<f32>,
+    lz: Vec<f32>,
+    output: Vec<i16>,
+    output_scale: Vec<f32>,
+    mass: Vec<u16>,
+    error: Vec<u16>,
+}
+
+impl Observation {
+    /// Lets all probes attend to KV head `g` of layer `il`; returns also the score of every token ([`Queries::largest`]).
+    ///
+    /// # Errors
+    /// When the source cannot be read or the layer was not tapped.
+    pub fn new(view: &View, il: usize, g: usize, sample_weight: f32) -> Result<(Self, Vec<f32>)> {
+        let queries = Queries::load(view, il, g, &KINDS)?;
+        let mut output = Array2::zeros((queries.rows.nrows(), view.head_dim_v));
+        let lz = queries.log_sum_exp(view, il, g, Some(&mut output))?;
+        let weight = weights(view, il, g, &queries, &lz, sample_weight);
+        let output_norm: Vec<f32> = output.rows().into_iter().map(|o| o.dot(&o)).collect();
+
+        let n_tokens = view.n_tokens;
+        let (mut score, mut mass, mut error) = (vec![0.0; n_tokens], vec![0.0; n_tokens], vec![0.0; n_tokens]);
+        let mut product = Array2::zeros((0, 0));
+        queries.attend(view, (il, g), &lz, FLOOR, |first, a| {
+            let tile = first..first + a.ncols();
+            let mut values = vec![0.0; a.ncols() * view.head_dim_v];
+            view.source.values(il, g, first, &mut values)?;
+            let values = matrix(values, view.head_dim_v)?;
+            let norm: Vec<f32> = values.rows().into_iter().map(|v| v.dot(&v)).collect();
+            if product.dim() != a.dim() {
+                product = Array2::zeros(a.dim());
+            }
+            general_mat_mul(1.0, &output, &values.t(), 0.0, &mut product);
+            for (q, (a, product)) in a.rows().into_iter().zip(product.rows()).enumerate() {
+                if let (Some(a), Some(product)) = (a.as_slice(), product.as_slice()) {
+                    let error = &mut error[tile.clone()];
+                    vector::add_scaled(&mut mass[tile.clone()], weight[q], a);
+                    vector::add_output_error(error, weight[q], a, &norm, output_norm[q], product);
+                }
+            }
+            queries.largest(a, &mut score[tile]);
+            Ok(())
+        })?;
+        let (output, output_scale) = to_i16(&output);
+        let [mass, error] = [mass, error].map(|x| x.into_iter().map(to_bf16).collect());
+        Ok((Observation { weight, lz, output, output_scale, mass, error }, score))
+    }
+
+    /// Attention mass that the probes give to `tokens`, between 0 and 1.
+    pub fn mass_of(&self, tokens: &[u32]) -> f64 {
+        tokens.iter().map(|&t| f64::from(from_bf16(self.mass[t as usize]))).sum::<f64>().min(1.0)
+    }
+}
+
+/// `w_q`, summing to 1.
+fn weights(view: &View, il: usize, g: usize, queries: &Queries, lz: &[f32], sample_weight: f32) -> Vec<f32> {
+    let own = own_attention(view, il, g, queries);
+    let mut weight: Vec<f32> = (0..lz.len())
+        .map(|row| {
+            let share = 1.0 / (1.0 + (own[row] - lz[row]).exp());
+            let sampled = queries.probes[row / queries.n_group].kind == ProbeKind::Sample;
+            share * share * if sampled { sample_weight } else { 1.0 }
+        })
+        .collect();
+    let total: f32 = weight.iter().sum();
+    let scale = if total > 0.0 { 1.0 / total } else { 0.0 };
+    weight.iter_mut().for_each(|w| *w *= scale);
+    weight
+}
+
+/// Log-sum-exp of each query row over the decoded tokens that a lookahead probe sees besides the prompt; -inf for other probes.
+fn own_attention(view: &View, il: usize, g: usize, queries: &Queries) -> Vec<f32> {
+    let dim = view.head_dim_k;
+    let keys = view.probes.lookahead_keys.get(il).map_or(&[][..], Vec::as_slice);
+    let key = |u: usize| keys.get((u * view.n_head_kv + g) * dim..(u * view.n_head_kv + g + 1) * dim);
+    let row = |(row, q): (usize, &[f32])| {
+        let probe = queries.probes[row / queries.n_group];
+        let n_seen = (probe.pos as usize + 1).saturating_sub(view.n_tokens);
+        let mut logits: Vec<f32> = (0..n_seen).map_while(key).map(|k| vector::dot(q, k)).collect();
+        if probe.kind != ProbeKind::Lookahead || logits.is_empty() {
+            return f32::NEG_INFINITY;
+        }
+        vector::softcap(&mut logits, view.logit_softcap);
+        vector::softmax(&mut logits, FLOOR)
+    };
+    queries.rows.rows().into_iter().map(|q| q.to_slice().unwrap_or(&[])).enumerate().map(row).collect()
+}
+
+/// Rows as 16-bit integers with a scale each.
+fn to_i16(x: &Array2<f32>) -> (Vec<i16>, Vec<f32>) {
+    let largest = |row: ndarray::ArrayView1<f32>| row.fold(0.0f32, |m, x| m.max(x.abs()));
+    let scale: Vec<f32> = x.rows().into_iter().map(|row| largest(row) / f32::from(i16::MAX)).collect();
+    let rows = x
+        .rows()
+        .into_iter()
+        .zip(&scale)
+        .flat_map(|(row, &s)| row.to_vec().into_iter().map(move |x| (x / s).round() as i16));
+    (rows.collect(), scale)
+}
+
+/// The upper half of a positive number, rounded.
+fn to_bf16(x: f32) -> u16 {
+    (x.to_bits().saturating_add(0x8000) >> 16) as u16
+}
+
+fn from_bf16(x: u16) -> f32 {
+    f32::from_bits(u32::from(x) << 16)
+}
+
+/// One head with its keys, values and observation, ready to be merged.
+pub struct Head {
+    /// Shapes: `{head_dim_k, n_tokens}`.
+    pub keys: Array2<f32>,
+    /// Shapes: `{head_dim_v, n_tokens}`.
+    pub values: Array2<f32>,
+    /// Scaled queries behind the prompt. Shapes: `{head_dim_k, n_row}`.
+    pub queries: Array2<f32>,
+    /// Logit soft-cap, 0 = none.
+    pub softcap: f32,
+    /// `w_q`, summing to 1. Shapes: `{n_row}`.
+    pub weight: Vec<f32>,
+    /// `lz_q`. Shapes: `{n_row}`.
+    pub lz: Vec<f32>,
+    /// `o_q`. Shapes: `{head_dim_v, n_row}`.
+    pub output: Array2<f32>,
+    /// `r_t = sum_q w_q a_qt`. Shapes: `{n_tokens}`.
+    pub mass: Vec<f32>,
+    /// `sum_q w_q a_qt^2 |v_t - o_q|^2`: what the output loses without the token. Shapes: `{n_tokens}`.
+    pub error: Vec<f32>,
+}
+
+impl Head {
+    /// Reads KV head `g` of layer `il`.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn load(view: &View, il: usize, g: usize, seen: &Observation) -> Result<Self> {
+        let wide = |x: &[u16]| x.iter().map(|&x| from_bf16(x)).collect();
+        let output = seen.output.chunks(view.head_dim_v.max(1)).zip(&seen.output_scale);
+        let output = output.flat_map(|(row, &scale)| row.iter().map(move |&x| f32::from(x) * scale)).collect();
+        Ok(Head {
+            keys: matrix(view.keys(il, g)?, view.head_dim_k)?,
+            values: matrix(view.values(il, g)?, view.head_dim_v)?,
+            queries: Queries::load(view, il, g, &KINDS)?.rows,
+            softcap: view.logit_softcap,
+            weight: seen.weight.clone(),
+            lz: seen.lz.clone(),
+            output: matrix(output, view.head_dim_v)?,
+            mass: wide(&seen.mass),
+            error: wide(&seen.error),
+        })
+    }
+
+    /// Capped logits of `tokens`. Shapes: `{n_row, tokens.len()}`.
+    pub fn logits(&self, tokens: &[u32]) -> Array2<f32> {
+        let at: Vec<usize> = tokens.iter().map(|&t| t as usize).collect();
+        let mut logits = self.keys.select(Axis(0), &at).dot(&self.queries.t());
+        logits.as_slice_mut().into_iter().for_each(|x| vector::softcap(x, self.softcap));
+        logits
+    }
+
+    /// The rows of `matrix` (keys or values) of `tokens`, one after the other.
+    pub fn rows(&self, matrix: &Array2<f32>, tokens: &[u32]) -> Vec<f32> {
+        tokens.iter().flat_map(|&t| matrix.row(t as usize).to_vec()).collect()
+    }
+}
