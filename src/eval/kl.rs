@@ -45,7 +45,7 @@ pub fn nll(logits: &[f32], targets: &[u32]) -> Vec<f64> {
 pub fn score(full: &[f32], log_p: &[f32], targets: &[u32], first: usize) -> Vec<Scored> {
     let n_vocab = (log_p.len() / targets.len().max(1)).max(1);
     let rows = full.par_chunks_exact(n_vocab).zip(log_p.par_chunks_exact(n_vocab)).zip(targets);
-    let one = |(i, ((full, log_p), &target)): (usize, ((&[f32], &[f32]), &u32))| {
+    let one = |i: usize, full: &[f32], log_p: &[f32], target: u32| {
         let divergence = |(&p, &q): (&f32, &f32)| f64::from(p.exp()) * (f64::from(p) - f64::from(q));
         let (p, q) = (f64::from(full[target as usize]), f64::from(log_p[target as usize]));
         Scored {
@@ -57,7 +57,7 @@ pub fn score(full: &[f32], log_p: &[f32], targets: &[u32], first: usize) -> Vec<
             delta_p: q.exp() - p.exp(),
         }
     };
-    rows.enumerate().map(one).collect()
+    rows.enumerate().map(|(i, ((full, log_p), &target))| one(i, full, log_p, target)).collect()
 }
 
 #[cfg(test)]

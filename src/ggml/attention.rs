@@ -87,37 +87,35 @@ struct Params {
     n_chunk: usize,
 }
 
+/// What [`Context::ragged_attn`] attends with, beside its tensors.
+#[derive(Clone, Debug)]
+pub struct Ragged<'a> {
+    /// KV heads.
+    pub n_head_kv: usize,
+    /// Upper bound of the entries of one head.
+    pub n_entries: usize,
+    /// Factor on `q.k`.
+    pub scale: f32,
+    /// Soft cap on the logits, 0 = none.
+    pub softcap: f32,
+    /// The rows that each head attends to when the graph runs.
+    pub spans: &'a Arc<LayerSpans>,
+}
+
 impl Context {
-    /// Attention of the tokens of a batch over the rows that `spans` names when the graph runs.
+    /// Attention of the tokens of a batch over the rows that `r.spans` names when the graph runs.
     ///
     /// Shapes: `q: {d, n_head, n_tokens} f32`, `k: {d, n_rows}`, `v: {dv, n_rows}` of any type ggml can read;
-    /// result `{dv, n_head, n_tokens} f32`. `n_entries` bounds the entries of one head.
+    /// result `{dv, n_head, n_tokens} f32`.
     ///
     /// # Errors
     /// When the shapes do not fit.
-    pub fn ragged_attn(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        n_head_kv: usize,
-        n_entries: usize,
-        scale: f32,
-        softcap: f32,
-        spans: &Arc<LayerSpans>,
-    ) -> Result<Tensor> {
+    pub fn ragged_attn(&self, q: &Tensor, k: &Tensor, v: &Tensor, r: &Ragged) -> Result<Tensor> {
         let (nq, nk, nv) = (q.ne(), k.ne(), v.ne());
         let flat = nk[2..] == [1, 1] && nv[2..] == [1, 1] && nq[3] == 1;
-        let ok = flat
-            && q.ty() == Type::F32
-            && q.is_contiguous()
-            && nq[0] == nk[0]
-            && nk[1] == nv[1]
-            && n_head_kv > 0
-            && nq[1] % n_head_kv == 0
-            && k.is_contiguous()
-            && v.is_contiguous();
-        if !ok {
+        let fit = nq[0] == nk[0] && nk[1] == nv[1] && r.n_head_kv > 0 && nq[1] % r.n_head_kv == 0;
+        let packed = q.is_contiguous() && k.is_contiguous() && v.is_contiguous();
+        if !(flat && fit && packed && q.ty() == Type::F32) {
             return Err(Error::shape(
                 "ragged_attn",
                 "contiguous queries {d, n_head, n_tokens} and pools {d, n_rows}",
@@ -125,21 +123,22 @@ impl Context {
             ));
         }
         let (dv, n_head, n_tokens) = (nv[0], nq[1], nq[2]);
-        let n_chunk = n_entries.div_ceil(CHUNK_ENTRIES) + 3;
+        // Three more than whole chunks: two pieces and the new token may each end in a part of one, and the last marks the end.
+        let n_chunk = r.n_entries.div_ceil(CHUNK_ENTRIES) + 3;
+        let n_group = n_head / r.n_head_kv;
         let params = Arc::new(Params {
-            spans: spans.clone(),
-            scale,
-            softcap,
-            n_head_kv,
-            n_group: n_head / n_head_kv,
+            spans: r.spans.clone(),
+            scale: r.scale,
+            softcap: r.softcap,
+            n_head_kv: r.n_head_kv,
+            n_group,
             n_tokens,
             n_chunk,
         });
         if n_tokens > 1 {
             return self.custom(&[q, k, v], [dv, n_head, n_tokens, 1], whole, params);
         }
-        let partial =
-            self.custom(&[q, k, v], [dv + 2, n_head / n_head_kv, n_chunk, n_head_kv], partials, params.clone())?;
+        let partial = self.custom(&[q, k, v], [dv + 2, n_group, n_chunk, r.n_head_kv], partials, params.clone())?;
         self.custom(&[&partial], [dv, n_head, 1, 1], combine, params)
     }
 

@@ -66,7 +66,7 @@ impl Context {
     pub fn tensor(&self, ty: Type, ne: &[usize]) -> Result<Tensor> {
         let mut full = [1i64; 4];
         let want = || format!("1 to 4 positive dimensions, the first a multiple of {}", ty.block_size());
-        if ne.is_empty() || ne.len() > 4 || ne.contains(&0) || ne[0] % ty.block_size() != 0 {
+        if ne.is_empty() || ne.len() > 4 || ne.contains(&0) || !ne[0].is_multiple_of(ty.block_size()) {
             return Err(Error::shape("new tensor", want(), format!("{ne:?}")));
         }
         let mut bytes = Some(ty.row_size(ne[0]));

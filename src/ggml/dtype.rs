@@ -27,7 +27,7 @@ impl Type {
 impl Type {
     /// The type with this id in a GGUF file, if this ggml knows it.
     pub fn from_id(id: u32) -> Option<Type> {
-        let known = id < sys::GGML_TYPE_COUNT as u32;
+        let known = id < sys::GGML_TYPE_COUNT;
         let ty = Type(id as sys::ggml_type);
         (known && ty.block_size() > 0 && ty.type_size() > 0).then_some(ty)
     }
@@ -96,7 +96,7 @@ impl Type {
     /// # Panics
     /// When the sizes do not fit together.
     pub fn from_f32(self, src: &[f32], n_per_row: usize, dst: &mut [u8]) -> bool {
-        assert!(n_per_row > 0 && src.len() % n_per_row == 0 && n_per_row % self.block_size() == 0);
+        assert!(n_per_row > 0 && src.len().is_multiple_of(n_per_row) && n_per_row.is_multiple_of(self.block_size()));
         assert_eq!(dst.len(), self.row_size(src.len()));
         if self == Type::F32 {
             for (d, s) in dst.chunks_exact_mut(4).zip(src) {

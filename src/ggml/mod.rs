@@ -19,7 +19,7 @@ mod simd;
 mod sys;
 mod tensor;
 
-pub use attention::{Bias, Chunk, HeadSpan, LayerSpans, CHUNK_ENTRIES};
+pub use attention::{Bias, Chunk, HeadSpan, LayerSpans, Ragged, CHUNK_ENTRIES};
 pub use backend::{Backend, BufferType, Device, DeviceKind, ThreadParams};
 pub use buffer::Buffer;
 pub use context::Context;

@@ -241,7 +241,7 @@ impl Context {
         for (n, stride) in ne[1..].iter().zip(nb) {
             end = end.and_then(|e| e.checked_add((n.max(&1) - 1).checked_mul(stride)?));
         }
-        let ok = !ne.contains(&0) && ne[0] % a.ty().block_size() == 0 && end.is_some_and(|e| e <= a.n_bytes());
+        let ok = !ne.contains(&0) && ne[0].is_multiple_of(a.ty().block_size()) && end.is_some_and(|e| e <= a.n_bytes());
         require(ok, "view", &format!("{ne:?} at byte {offset} inside the tensor"), &[a])?;
         let n = ne.map(|n| n as i64);
         // SAFETY: the window lies inside the source; the operand is alive.
@@ -277,7 +277,7 @@ impl Context {
     /// # Errors
     /// When rows are no multiple of the type's block size.
     pub fn cast(&self, a: &Tensor, ty: Type) -> Result<Tensor> {
-        require(a.ne()[0] % ty.block_size() == 0, "cast", ty.name(), &[a])?;
+        require(a.ne()[0].is_multiple_of(ty.block_size()), "cast", ty.name(), &[a])?;
         // SAFETY: the row length was checked; the operand is alive.
         self.build(&[a], |ctx| unsafe { sys::ggml_cast(ctx, a.raw(), ty.0) })
     }
@@ -305,7 +305,7 @@ impl Context {
             && a.ne()[3] == 1
             && pos.ty() == Type::I32
             && pos.ne() == [a.ne()[2], 1, 1, 1]
-            && p.n_rot % 2 == 0
+            && p.n_rot.is_multiple_of(2)
             && p.n_rot <= a.ne()[0];
         require(
             ok,

@@ -8,7 +8,20 @@ use super::weights::Layer;
 use crate::cache::rope::{Rope, RopeKind};
 use crate::cache::{Layout, PoolHead};
 use crate::error::{Error, Result};
-use crate::ggml::{Act, RopeParams, Tensor};
+use crate::ggml::{Act, Ragged, RopeParams, Tensor};
+
+/// Rows of a cache tensor: one run per head, all of one length.
+#[derive(Clone, Copy)]
+struct Runs {
+    /// First row of the first run.
+    first: usize,
+    /// Runs.
+    n_head: usize,
+    /// Rows from one run to the next.
+    stride: usize,
+    /// Rows of a run that are read.
+    n_kv: usize,
+}
 
 impl Build<'_> {
     /// The layer's tensors.
@@ -104,23 +117,20 @@ impl Build<'_> {
         if il + 1 == hp.n_layer && self.spec.n_out == 0 {
             return Ok(None);
         }
+        let all = |stride, n_kv| Runs { first: 0, n_head: g, stride, n_kv };
+        let n_ctx = self.cache.options().n_ctx;
         let out = match (self.spec.attention, &layer.layout) {
             (Attention::Kernel, layout) => {
-                let n_entries = if *layout == Layout::Ring { self.cache.n_ring() } else { self.cache.options().n_ctx };
-                self.ctx.ragged_attn(q, &k, &v, g, n_entries, hp.kq_scale, hp.attn_softcap, &layer.spans)?
+                let n_entries = if *layout == Layout::Ring { self.cache.n_ring() } else { n_ctx };
+                let (scale, softcap, spans) = (hp.kq_scale, hp.attn_softcap, &layer.spans);
+                self.ctx.ragged_attn(q, &k, &v, &Ragged { n_head_kv: g, n_entries, scale, softcap, spans })?
             }
-            (_, Layout::Dense) => self.attend_rows(
-                q,
-                &k,
-                &v,
-                (0, g),
-                self.cache.options().n_ctx,
-                self.spec.n_kv,
-                self.inputs.mask_dense.as_ref(),
-            )?,
+            (_, Layout::Dense) => {
+                self.attend_rows(q, &k, &v, all(n_ctx, self.spec.n_kv), self.inputs.mask_dense.as_ref())?
+            }
             (_, Layout::Ring) => {
-                let (stride, n) = (self.cache.n_ring(), self.spec.n_kv_ring);
-                self.attend_rows(q, &k, &v, (0, g), stride, n, self.inputs.mask_ring.as_ref())?
+                let runs = all(self.cache.n_ring(), self.spec.n_kv_ring);
+                self.attend_rows(q, &k, &v, runs, self.inputs.mask_ring.as_ref())?
             }
             (_, Layout::Pool(heads)) => self.attend_pool(il, q, &k, &v, heads)?,
         };
@@ -128,23 +138,13 @@ impl Build<'_> {
         Ok(Some(self.linear(self.need(&l.wo, "attn_output")?, &out, l.bo.as_ref())?))
     }
 
-    /// Attention of all heads over equal runs of rows. `heads`: first row of the run of head 0, and the number of heads;
-    /// `stride`: rows between runs; `n_kv`: rows that are read. Result `{dv, n_head, n_tokens}`.
-    fn attend_rows(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        heads: (usize, usize),
-        stride: usize,
-        n_kv: usize,
-        mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
+    /// Attention of all heads over equal runs of rows. Result `{dv, n_head, n_tokens}`.
+    fn attend_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor, runs: Runs, mask: Option<&Tensor>) -> Result<Tensor> {
         let (hp, ctx) = (&self.model.hp, &self.ctx);
         let mask = mask.ok_or_else(|| Error::ggml("a mask is missing"))?;
         let rows = |t: &Tensor| {
-            let row = t.nb()[1];
-            ctx.view(t, [t.ne()[0], n_kv, heads.1, 1], [row, stride * row, heads.1 * stride * row], heads.0 * row)
+            let (row, Runs { first, n_head, stride, n_kv }) = (t.nb()[1], runs);
+            ctx.view(t, [t.ne()[0], n_kv, n_head, 1], [row, stride * row, n_head * stride * row], first * row)
         };
         let (k, v) = (rows(k)?, rows(v)?);
         let q = ctx.permute(q, [0, 2, 1, 3])?;
@@ -171,7 +171,8 @@ impl Build<'_> {
             let group =
                 ctx.view(q, [q.ne()[0], r, q.ne()[2], 1], [q.nb()[1], q.nb()[2], q.nb()[3]], g * r * q.nb()[1])?;
             let n_view = mask.ne()[0];
-            let out = self.attend_rows(&group, k, v, (head.row, 1), n_view, n_view, Some(mask))?;
+            let runs = Runs { first: head.row, n_head: 1, stride: n_view, n_kv: n_view };
+            let out = self.attend_rows(&group, k, v, runs, Some(mask))?;
             all = Some(match all {
                 Some(a) => ctx.concat(&a, &out, 1)?,
                 None => out,
