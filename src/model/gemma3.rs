@@ -24,9 +24,8 @@ impl Architecture for Arch {
         let mut hp = reader.base(RopeKind::Neox)?;
         hp.embd_scale = (hp.n_embd as f32).sqrt();
         hp.final_softcap = reader.f32("final_logit_softcapping")?.unwrap_or(0.0);
-        if hp.n_layer == N_LAYER_27B {
-            hp.kq_scale = 1.0 / ((hp.n_embd / hp.n_head) as f32).sqrt();
-        }
+        let width = if hp.n_layer == N_LAYER_27B { hp.n_embd / hp.n_head } else { hp.head_dim_k };
+        (hp.q_scale, hp.kq_scale) = (1.0 / (width as f32).sqrt(), 1.0);
         reader.sliding_window(&mut hp, SWA_PATTERN)?;
         let base = reader.f32("rope.freq_base_swa")?.unwrap_or(10_000.0);
         for (rope, _) in hp.rope.iter_mut().zip(&hp.swa).filter(|(_, &swa)| swa) {
@@ -57,6 +56,7 @@ impl Architecture for Arch {
             let q = b.rms_norm(&q, b.need(&l.attn_q_norm, "attn_q_norm")?)?;
             let k = b.rms_norm(&k, b.need(&l.attn_k_norm, "attn_k_norm")?)?;
             let (q, k) = (b.rope(&q, il)?.named(&format!("Qcur-{il}")), b.rope(&k, il)?.named(&format!("Kcur-{il}")));
+            let q = b.ctx.scale(&q, b.model.hp.q_scale)?;
             let Some(cur) = b.attn(il, &q, &k, &v, &l)? else { return Ok(()) };
             let (cur, skip) = b.select_out(il, cur, inp)?;
             let cur = b.rms_norm(&cur, b.need(&l.attn_post_norm, "post_attention_norm")?)?;

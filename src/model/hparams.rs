@@ -34,6 +34,8 @@ pub struct Hparams {
     pub norm_eps: f32,
     /// Factor on `q.k`.
     pub kq_scale: f32,
+    /// Factor on the queries themselves, where the model's reference code applies it there; f16 rounds differently then.
+    pub q_scale: f32,
     /// Soft cap on attention logits, 0 = none.
     pub attn_softcap: f32,
     /// Soft cap on the output logits, 0 = none.
@@ -165,6 +167,7 @@ impl<'a> Reader<'a> {
             head_dim_v,
             norm_eps,
             kq_scale: 1.0 / (head_dim_k as f32).sqrt(),
+            q_scale: 1.0,
             attn_softcap: 0.0,
             final_softcap: 0.0,
             embd_scale: 1.0,
