@@ -8,7 +8,7 @@
 
 use super::context::Context;
 use super::dtype::Type;
-use super::simd::{block_fn, merge, Block, LANES};
+use super::simd::{block_fn, merge, Block, BlockFn, Rows, MAX_ENTRIES};
 use super::sys;
 use super::tensor::Tensor;
 use crate::error::{Error, Result};
@@ -16,9 +16,9 @@ use std::ffi::c_void;
 use std::sync::{Arc, RwLock};
 
 /// Entries of one partial result; the unit of work of a thread.
-pub const CHUNK_ENTRIES: usize = 256;
-/// Entries converted to `f32` at a time, so that they stay in the first-level cache.
-const BLOCK_ENTRIES: usize = 32;
+pub const CHUNK_ENTRIES: usize = MAX_ENTRIES;
+/// Entries converted to `f32` at a time where the loops cannot read the type, so that they stay in the first-level cache.
+const CONVERTED_ENTRIES: usize = 32;
 
 /// Consecutive rows of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl Context {
 
 type Kernel = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
 
-/// A pool of key or value rows, converted to `f32` block by block.
+/// A pool of key or value rows.
 struct Pool<'a> {
     bytes: &'a [u8],
     ty: Type,
@@ -176,13 +176,27 @@ struct Pool<'a> {
 }
 
 impl Pool<'_> {
-    fn convert(&self, row: usize, n: usize, out: &mut [f32]) {
+    /// The rows as they are, where they are f16.
+    fn halves(&self, row: usize, n: usize) -> Option<Rows<'_>> {
+        let stride = self.dim * std::mem::size_of::<u16>();
+        let bytes = self.bytes.get(row * stride..(row + n) * stride).filter(|_| self.ty == Type::F16)?;
+        // SAFETY: every bit pattern is a valid u16; `align_to` checks the alignment.
+        match unsafe { bytes.align_to::<u16>() } {
+            ([], halves, []) => Some(Rows::F16(halves)),
+            _ => None,
+        }
+    }
+
+    /// The rows as `f32` in `out`.
+    fn convert<'o>(&self, row: usize, n: usize, out: &'o mut [f32]) -> Rows<'o> {
         let stride = self.ty.row_size(self.dim);
+        let out = &mut out[..n * self.dim];
         // Out-of-range spans are a bug of the caller; reading zeros is better than undefined behaviour inside C.
         match self.bytes.get(row * stride..(row + n) * stride) {
-            Some(bytes) if self.ty.to_f32(bytes, &mut out[..n * self.dim]) => {}
-            _ => out[..n * self.dim].fill(0.0),
+            Some(bytes) if self.ty.to_f32(bytes, out) => {}
+            _ => out.fill(0.0),
         }
+        Rows::F32(out)
     }
 }
 
@@ -192,6 +206,8 @@ struct Call<'a> {
     q: &'a [f32],
     k: Pool<'a>,
     v: Pool<'a>,
+    /// The loop, and whether it reads halves.
+    block: (BlockFn, bool),
 }
 
 impl<'a> Call<'a> {
@@ -214,7 +230,13 @@ impl<'a> Call<'a> {
                 Pool { bytes, ty, dim }
             };
             let q = bytes(0).0;
-            Call { p, q: std::slice::from_raw_parts(q.as_ptr().cast(), q.len() / 4), k: pool(1), v: pool(2) }
+            Call {
+                p,
+                q: std::slice::from_raw_parts(q.as_ptr().cast(), q.len() / 4),
+                k: pool(1),
+                v: pool(2),
+                block: block_fn(),
+            }
         }
     }
 
@@ -228,44 +250,31 @@ impl<'a> Call<'a> {
 
     /// One chunk's partial results. Shapes: `state: {2 + dv, n_group}`.
     fn chunk(&self, q: &[f32], chunk: Chunk, bias: &[f32], scratch: &mut Scratch, state: &mut [f32]) {
-        let (d, dv) = (self.k.dim, self.v.dim);
-        reset(state, dv);
-        let block = block_fn();
-        for at in (0..chunk.n).step_by(BLOCK_ENTRIES) {
-            let (row, n) = (chunk.row + at, BLOCK_ENTRIES.min(chunk.n - at));
-            self.k.convert(row, n, &mut scratch.k);
-            self.v.convert(row, n, &mut scratch.v);
+        reset(state, self.v.dim);
+        let (block, reads_halves) = self.block;
+        let mut add = |row: usize, n: usize, k: Rows, v: Rows| {
             let bias = bias.get(row..row + n).unwrap_or(&[]);
-            let b =
-                Block { q, k: &scratch.k[..n * d], v: &scratch.v[..n * dv], bias, d, dv, n, softcap: self.p.softcap };
-            block(&b, &mut scratch.scores, state);
+            block(&Block { q, k, v, bias, d: self.k.dim, dv: self.v.dim, n, softcap: self.p.softcap }, state);
+        };
+        if reads_halves {
+            if let (Some(k), Some(v)) = (self.k.halves(chunk.row, chunk.n), self.v.halves(chunk.row, chunk.n)) {
+                return add(chunk.row, chunk.n, k, v);
+            }
+        }
+        scratch.k.resize(CONVERTED_ENTRIES * self.k.dim, 0.0);
+        scratch.v.resize(CONVERTED_ENTRIES * self.v.dim, 0.0);
+        for at in (0..chunk.n).step_by(CONVERTED_ENTRIES) {
+            let (row, n) = (chunk.row + at, CONVERTED_ENTRIES.min(chunk.n - at));
+            add(row, n, self.k.convert(row, n, &mut scratch.k), self.v.convert(row, n, &mut scratch.v));
         }
     }
 }
 
 /// Buffers of one thread.
+#[derive(Default)]
 struct Scratch {
-    q: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
-    scores: [f32; BLOCK_ENTRIES + LANES],
-    part: Vec<f32>,
-    total: Vec<f32>,
-}
-
-impl Scratch {
-    fn new(call: &Call) -> Scratch {
-        let (d, dv, r) = (call.k.dim, call.v.dim, call.p.n_group);
-        let state = vec![0.0; r * (dv + 2)];
-        Scratch {
-            q: Vec::with_capacity(r * d),
-            k: vec![0.0; BLOCK_ENTRIES * d],
-            v: vec![0.0; BLOCK_ENTRIES * dv],
-            scores: [0.0; BLOCK_ENTRIES + LANES],
-            part: state.clone(),
-            total: state,
-        }
-    }
 }
 
 fn reset(state: &mut [f32], dv: usize) {
@@ -300,27 +309,30 @@ fn guarded(f: impl FnOnce()) {
     }
 }
 
-/// One token: thread `ith` computes every `nth`-th chunk. Output `{dv + 2, n_group, n_chunk, n_head_kv}`.
+/// One token: each thread computes a run of the chunks. Output `{dv + 2, n_group, n_chunk, n_head_kv}`.
 unsafe extern "C" fn partials(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
     guarded(|| {
         // SAFETY: `userdata` is the Params that the context keeps alive; `dst` is the node being computed.
         let (p, call) = unsafe { (&*userdata.cast::<Params>(), Call::new(dst, &*userdata.cast::<Params>())) };
         let state = p.spans.0.read().unwrap_or_else(|e| e.into_inner());
-        let mut scratch = Scratch::new(&call);
+        let mut scratch = Scratch::default();
         let size = p.n_group * (call.v.dim + 2);
-        let mut item = 0;
-        for (g, head) in state.heads.iter().enumerate().take(p.n_head_kv) {
+        let heads = || state.heads.iter().take(p.n_head_kv).enumerate();
+        let chunks = |head| chunks(head, 0).take(p.n_chunk - 1);
+        let n_all: usize = heads().map(|(_, head)| chunks(head).count()).sum();
+        // Neighbours, because the rows behind a chunk are already on their way when it is done.
+        let mine = n_all * ith as usize / nth as usize..n_all * (ith as usize + 1) / nth as usize;
+        let (mut item, mut q) = (0, Vec::new());
+        for (g, head) in heads() {
+            call.queries(g, 0, &mut q);
             let mut n = 0;
-            for chunk in chunks(head, 0).take(p.n_chunk - 1) {
-                if item % nth as usize == ith as usize {
-                    let mut q = std::mem::take(&mut scratch.q);
-                    call.queries(g, 0, &mut q);
+            for chunk in chunks(head) {
+                if mine.contains(&item) {
                     // SAFETY: every (g, n) block of the output is written by exactly one thread and lies inside the tensor.
                     let out = unsafe {
                         std::slice::from_raw_parts_mut((*dst).data.cast::<f32>().add((g * p.n_chunk + n) * size), size)
                     };
                     call.chunk(&q, chunk, &state.bias, &mut scratch, out);
-                    scratch.q = q;
                 }
                 item += 1;
                 n += 1;
@@ -371,13 +383,12 @@ unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userd
         // SAFETY: as in `partials`.
         let (p, call) = unsafe { (&*userdata.cast::<Params>(), Call::new(dst, &*userdata.cast::<Params>())) };
         let state = p.spans.0.read().unwrap_or_else(|e| e.into_inner());
-        let mut scratch = Scratch::new(&call);
+        let mut scratch = Scratch::default();
         let (dv, r) = (call.v.dim, p.n_group);
+        let (mut q, mut part, mut total) = (Vec::new(), vec![0.0; r * (dv + 2)], vec![0.0; r * (dv + 2)]);
         for item in (ith as usize..p.n_tokens * p.n_head_kv).step_by(nth as usize) {
             let (j, g) = (item / p.n_head_kv, item % p.n_head_kv);
             let Some(head) = state.heads.get(g) else { continue };
-            let (mut q, mut part, mut total) =
-                (std::mem::take(&mut scratch.q), std::mem::take(&mut scratch.part), std::mem::take(&mut scratch.total));
             call.queries(g, j, &mut q);
             reset(&mut total, dv);
             for chunk in chunks(head, j) {
@@ -396,7 +407,6 @@ unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userd
                 };
                 normalise(t, out);
             }
-            (scratch.q, scratch.part, scratch.total) = (q, part, total);
         }
     });
 }
