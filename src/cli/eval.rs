@@ -6,7 +6,7 @@ use super::measure::{self, Given, Own, Progress, Tool, COMPARE};
 use super::setup::{self, Loaded};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::eval::needle;
+use crate::eval::needle::{self, Answer, Question};
 use crate::eval::report;
 use crate::tokenizer::chat::{ChatTemplate, Message, SpecialTokens};
 use std::ffi::OsString;
@@ -69,23 +69,24 @@ fn run(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Console<St
             )?,
             None => t.encode(&sample.text(), true, false)?,
         };
-        Ok((tokens, sample.answer))
+        Ok(Question { name: format!("sample {}", i + 1), tokens, answer: sample.answer })
     };
     let samples = (0..n_sample).map(encode).collect::<Result<Vec<_>>>()?;
-    let longest = samples.iter().map(|(tokens, _)| tokens.len()).max().unwrap_or(0);
+    let longest = samples.iter().map(|q| q.tokens.len()).max().unwrap_or(0);
     let n_ctx = longest + needle::N_ANSWER.max(args.low.kv_lookahead);
     let mut engine = Engine::new(loaded.model.clone(), setup::engine_options(args, n_ctx)?)?;
     console.message(3, &format!("niah_single: {n_sample} samples of at most {longest} tokens, seed {seed}"));
     let progress = Progress::start();
-    let outcomes =
-        needle::run(&mut engine, t, &samples, &cases, &measure::setting(args, loaded), |what, done, all| {
-            progress.show(console, what, done, all);
-            Ok(())
-        })?;
+    let setting = measure::setting(args, loaded);
+    let word = |a: &Answer| if a.is_right { "right" } else { "wrong" }.to_owned();
+    let outcomes = needle::run(&mut engine, t, &samples, &cases, &setting, |event| {
+        progress.hear(console, &event, &|i| samples[i].name.clone(), &word);
+        Ok(())
+    })?;
     console.clear_progress();
     print!("{}", report::needle_table(&outcomes));
     if let Some(path) = given.last("--json") {
-        let right: Vec<&str> = samples.iter().map(|(_, answer)| answer.as_str()).collect();
+        let right: Vec<&str> = samples.iter().map(|q| q.answer.as_str()).collect();
         super::write_file(Path::new(path), format!("{:#}\n", report::needle_json(&outcomes, &right)).as_bytes())?;
     }
     Ok(())

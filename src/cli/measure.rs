@@ -7,7 +7,7 @@ use super::setup::{self, Loaded};
 use super::{help, parse};
 use crate::compress::{self, METHODS};
 use crate::error::{Error, Result};
-use crate::eval::{Case, Setting};
+use crate::eval::{Case, Event, Outcome, Setting};
 use crate::ggml;
 use crate::pass::Target;
 use std::ffi::OsString;
@@ -222,14 +222,28 @@ impl Progress {
         Progress { start: std::time::Instant::now() }
     }
 
-    /// `what` comes next; `done` of `all` steps are done.
-    pub fn show(&self, console: &mut Console<Stdout, Stderr>, what: &str, done: usize, all: usize) {
-        let spent = self.start.elapsed().as_secs_f64();
-        let left = if done == 0 {
-            String::new()
-        } else {
-            format!(", {:.1} minutes left", spent / done as f64 * (all - done) as f64 / 60.0)
-        };
-        console.progress(&format!("{done} of {all}: {what}{left}"));
+    /// Shows what an event says; `result` words one result of an item that is done.
+    pub fn hear<T>(
+        &self,
+        console: &mut Console<Stdout, Stderr>,
+        event: &Event<T>,
+        name: &dyn Fn(usize) -> String,
+        result: &dyn Fn(&T) -> String,
+    ) {
+        match event {
+            Event::Step(what, done, all) => {
+                let spent = self.start.elapsed().as_secs_f64();
+                let left = match done {
+                    0 => String::new(),
+                    _ => format!(", {:.1} minutes left", spent / *done as f64 * (all - done) as f64 / 60.0),
+                };
+                console.progress(&format!("{done} of {all}: {what}{left}"));
+            }
+            Event::Done(i, outcomes) => {
+                let one = |o: &Outcome<T>| format!("{} {} {}", o.name, o.ratio, result(&o.results[*i]));
+                let all: Vec<String> = outcomes.iter().map(one).collect();
+                console.message(3, &format!("{}: {}", name(*i), all.join(", ")));
+            }
+        }
     }
 }

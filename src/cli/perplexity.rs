@@ -8,8 +8,9 @@ use super::measure::{self, Given, Own, Progress, Tool, COMPARE};
 use super::setup::{self, Loaded};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::eval::kl::Scored;
 use crate::eval::perplexity::{self, Passage};
-use crate::eval::report;
+use crate::eval::report::{self, Summary};
 use std::ffi::OsString;
 use std::io::{Stderr, Stdout};
 use std::path::Path;
@@ -73,11 +74,12 @@ fn run(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Console<St
     }
     let n_skip = given.number("--skip")?.unwrap_or(DEFAULT_SKIP);
     let progress = Progress::start();
-    let outcomes =
-        perplexity::compare(&mut engine, &passages, &cases, &measure::setting(args, loaded), |what, done, all| {
-            progress.show(console, what, done, all);
-            Ok(())
-        })?;
+    let setting = measure::setting(args, loaded);
+    let kl = |scored: &Vec<Scored>| format!("{:.4}", Summary::of(scored.iter().filter(|s| s.index >= n_skip)).kl_mean);
+    let outcomes = perplexity::compare(&mut engine, &passages, &cases, &setting, |event| {
+        progress.hear(console, &event, &|i| format!("{}, KL", passages[i].name), &kl);
+        Ok(())
+    })?;
     console.clear_progress();
     print!("{}", report::perplexity_table(&outcomes, n_skip));
     if let Some(path) = given.last("--json") {

@@ -35,25 +35,100 @@ pub struct Setting {
     pub end_of_text: Vec<u32>,
 }
 
+/// What is measured: a context, and something that follows it.
+pub trait Item {
+    /// Its name in messages.
+    fn name(&self) -> &str;
+    /// The tokens that are compressed.
+    fn context(&self) -> &[u32];
+    /// The token that is known to follow, where the lookahead is to begin with it.
+    fn first(&self) -> Option<u32>;
+    /// Tokens that follow.
+    fn room(&self) -> usize;
+}
+
+/// What one case did to every item.
+#[derive(Clone, Debug)]
+pub struct Outcome<T> {
+    /// Method, or `full` for the uncompressed cache.
+    pub name: String,
+    /// How many times smaller the cache was to become.
+    pub ratio: f64,
+    /// One per item.
+    pub results: Vec<T>,
+    /// Bytes of the compressed contexts, without room for tokens to come; mean over the items.
+    pub kv_bytes: f64,
+    /// Time of a pass; mean over the items.
+    pub pass_ms: f64,
+}
+
+/// What a measurement tells while it runs.
+pub enum Event<'a, T> {
+    /// What comes next, and how many of how many steps are done.
+    Step(String, usize, usize),
+    /// The item of this number is done; what has come out so far.
+    Done(usize, &'a [Outcome<T>]),
+}
+
+/// Measures every item with the full cache, which gives the first outcome, and with each case. `measure` finds the context
+/// in the engine's cache and is told the number of the outcome, 0 first. Memory: two full caches.
+///
+/// # Errors
+/// When an item does not fit the context, a budget cannot be met, ggml fails, or a callback does.
+pub fn compare<I: Item, T>(
+    engine: &mut Engine,
+    items: &[I],
+    cases: &[Case],
+    setting: &Setting,
+    mut measure: impl FnMut(&mut Engine, &I, usize) -> Result<T>,
+    mut on_event: impl FnMut(Event<T>) -> Result<()>,
+) -> Result<Vec<Outcome<T>>> {
+    let named = cases.iter().map(|case| (case.name.as_str(), case.ratio));
+    let mut outcomes: Vec<Outcome<T>> = [("full", 1.0)]
+        .into_iter()
+        .chain(named)
+        .map(|(name, ratio)| Outcome { name: name.to_owned(), ratio, results: Vec::new(), kv_bytes: 0.0, pass_ms: 0.0 })
+        .collect();
+    let n_step = items.len() * outcomes.len();
+    for (i, item) in items.iter().enumerate() {
+        on_event(Event::Step(format!("{}, full cache", item.name()), i * outcomes.len(), n_step))?;
+        let state = Prefilled::read(engine, item.context(), item.first(), cases, setting)?;
+        for j in 0..outcomes.len() {
+            let pass = match j.checked_sub(1).map(|j| &cases[j]) {
+                None => {
+                    state.restore(engine)?;
+                    Duration::ZERO
+                }
+                Some(case) => {
+                    let what = format!("{}, {} at ratio {}", item.name(), case.name, case.ratio);
+                    on_event(Event::Step(what, i * outcomes.len() + j, n_step))?;
+                    state.compress(engine, case, setting, item.room())?
+                }
+            };
+            let bytes = bytes_of_context(engine);
+            let result = measure(engine, item, j)?;
+            let outcome = &mut outcomes[j];
+            outcome.results.push(result);
+            outcome.kv_bytes += bytes as f64 / items.len() as f64;
+            outcome.pass_ms += pass.as_secs_f64() * 1e3 / items.len() as f64;
+        }
+        on_event(Event::Done(i, &outcomes))?;
+    }
+    Ok(outcomes)
+}
+
 /// A prompt in the full cache, with what the methods need.
-pub struct Prefilled {
+struct Prefilled {
     prompt: Vec<u32>,
     record: Recorded,
     lookahead_record: Recorded,
-    /// What was decoded after the prompt.
-    pub lookahead: Vec<u32>,
-    /// The model's choice after the lookahead.
-    pub next: u32,
     /// Holds the prompt and the lookahead.
     full: KvCache,
 }
 
 impl Prefilled {
     /// Reads `prompt` into an empty cache and decodes a lookahead, which begins with `first` where that is given.
-    ///
-    /// # Errors
-    /// When prompt and lookahead do not fit the context, or ggml fails.
-    pub fn read(
+    fn read(
         engine: &mut Engine,
         prompt: &[u32],
         first: Option<u32>,
@@ -68,32 +143,25 @@ impl Prefilled {
         let mut logits = engine.decode_last(prompt, &taps, &mut record)?;
 
         let n_lookahead = if needs.iter().any(|needs| needs.lookahead) { setting.pass.n_lookahead } else { 0 };
-        let (mut lookahead, mut lookahead_record) = (Vec::new(), Recorded::default());
+        let mut lookahead_record = Recorded::default();
         let mut next = first.unwrap_or_else(|| argmax(&logits));
-        while lookahead.len() < n_lookahead && !setting.end_of_text.contains(&next) {
+        while lookahead_record.pos.len() < n_lookahead && !setting.end_of_text.contains(&next) {
             let taps = Taps { queries: vec![engine.cache.n_past() as u32], hidden: Vec::new() };
             logits = engine.decode_last(&[next], &taps, &mut lookahead_record)?;
-            lookahead.push(next);
             next = argmax(&logits);
         }
         let full = engine.cache.duplicate(engine.cache_buffer_type())?;
-        Ok(Prefilled { prompt: prompt.to_vec(), record, lookahead_record, lookahead, next, full })
+        Ok(Prefilled { prompt: prompt.to_vec(), record, lookahead_record, full })
     }
 
     /// Gives the engine a full cache that holds the prompt.
-    ///
-    /// # Errors
-    /// When the memory cannot be had.
-    pub fn restore(&self, engine: &mut Engine) -> Result<()> {
+    fn restore(&self, engine: &mut Engine) -> Result<()> {
         self.put(engine)?;
         engine.cache.truncate(self.prompt.len())
     }
 
     /// Gives the engine a cache that holds the prompt as `case` compresses it, with room for `room` tokens; gives the time of the pass.
-    ///
-    /// # Errors
-    /// As [`pass::run`].
-    pub fn compress(&self, engine: &mut Engine, case: &Case, setting: &Setting, room: usize) -> Result<Duration> {
+    fn compress(&self, engine: &mut Engine, case: &Case, setting: &Setting, room: usize) -> Result<Duration> {
         self.put(engine)?;
         let needs = case.method.needs();
         let taps = pass::taps(&needs, self.prompt.len(), engine.model().hp.n_layer);
@@ -117,8 +185,8 @@ impl Prefilled {
     }
 }
 
-/// Bytes that the prompt takes in the engine's cache, without room for tokens to come.
-fn bytes_of_prompt(engine: &Engine) -> u64 {
+/// Bytes that the context takes in the engine's cache, without room for tokens to come.
+fn bytes_of_context(engine: &Engine) -> u64 {
     let cache = &engine.cache;
     match cache.is_compressed() {
         true => cache.bytes() - cache.bytes_of_room(),

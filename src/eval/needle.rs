@@ -3,12 +3,11 @@
 //! Source: RULER (arXiv 2404.06654), task niah_single, in own wording: task, context, question, beginning of the answer; the
 //! answer is right when the number occurs in the first tokens that the model writes (string match).
 
-use super::{argmax, bytes_of_prompt, Case, Prefilled, Setting};
+use super::{argmax, Case, Event, Item, Outcome, Setting};
 use crate::engine::{Engine, Recorded, Taps};
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 use rand_mt::Mt64;
-use std::time::Duration;
 
 /// Tokens within which the answer must come.
 pub const N_ANSWER: usize = 24;
@@ -130,80 +129,68 @@ impl Sample {
     }
 }
 
-/// The answers of one case.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Method, or `full` for the uncompressed cache.
+/// A sample as tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// Its name in messages.
     pub name: String,
-    /// How many times smaller the cache was to become.
-    pub ratio: f64,
-    /// Per sample, whether the answer was right, and the answer.
-    pub answers: Vec<(bool, String)>,
-    /// Bytes of the cache after the pass, without room for tokens to come; mean over the samples.
-    pub kv_bytes: f64,
-    /// Time of the passes.
-    pub pass: Duration,
+    /// Everything up to where the answer goes on.
+    pub tokens: Vec<u32>,
+    /// What the answer must contain.
+    pub answer: String,
 }
 
-/// Asks the full cache and every case for each sample, given as tokens and the right answer; the first outcome is the full
-/// cache's. `on_progress` hears what comes next and how many of how many steps are done.
-///
-/// The last token of the question is read after the pass: no token of an answer comes from the full cache.
+impl Item for Question {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    // The last token is read after the pass, so that no token of an answer comes from the full cache.
+    fn context(&self) -> &[u32] {
+        self.tokens.split_last().map_or(&[], |(_, context)| context)
+    }
+
+    fn first(&self) -> Option<u32> {
+        self.tokens.last().copied()
+    }
+
+    fn room(&self) -> usize {
+        N_ANSWER
+    }
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Whether the right answer is in it.
+    pub is_right: bool,
+    /// The text.
+    pub text: String,
+}
+
+/// Asks the full cache and every case.
 ///
 /// # Errors
-/// When a sample does not fit the context, a budget cannot be met, or ggml fails.
+/// As [`super::compare`].
 pub fn run(
     engine: &mut Engine,
     tokenizer: &Tokenizer,
-    samples: &[(Vec<u32>, String)],
+    questions: &[Question],
     cases: &[Case],
     setting: &Setting,
-    mut on_progress: impl FnMut(&str, usize, usize) -> Result<()>,
-) -> Result<Vec<Outcome>> {
-    let outcome = |name: &str, ratio| Outcome {
-        name: name.to_owned(),
-        ratio,
-        answers: Vec::new(),
-        kv_bytes: 0.0,
-        pass: Duration::ZERO,
-    };
-    let mut outcomes = vec![outcome("full", 1.0)];
-    outcomes.extend(cases.iter().map(|case| outcome(&case.name, case.ratio)));
-    let n_step = samples.len() * (1 + cases.len());
-    for (i, (tokens, answer)) in samples.iter().enumerate() {
-        let Some((&last, context)) = tokens.split_last() else { continue };
-        on_progress(&format!("sample {}, full cache", i + 1), i * (1 + cases.len()), n_step)?;
-        let state = Prefilled::read(engine, context, Some(last), cases, setting)?;
-        state.restore(engine)?;
-        let bytes = bytes_of_prompt(engine);
+    on_event: impl FnMut(Event<Answer>) -> Result<()>,
+) -> Result<Vec<Outcome<Answer>>> {
+    let ask = |engine: &mut Engine, question: &Question, _| {
+        let last = question.first().unwrap_or_default();
         let text = generate(engine, tokenizer, last, setting)?;
-        outcomes[0].add(text, answer, bytes, Duration::ZERO, samples.len());
-        for (j, case) in cases.iter().enumerate() {
-            on_progress(
-                &format!("sample {}, {} at ratio {}", i + 1, case.name, case.ratio),
-                i * (1 + cases.len()) + j + 1,
-                n_step,
-            )?;
-            let pass = state.compress(engine, case, setting, N_ANSWER)?;
-            let bytes = bytes_of_prompt(engine);
-            let text = generate(engine, tokenizer, last, setting)?;
-            outcomes[j + 1].add(text, answer, bytes, pass, samples.len());
-        }
-    }
-    Ok(outcomes)
+        Ok(Answer { is_right: text.contains(&question.answer), text })
+    };
+    super::compare(engine, questions, cases, setting, ask, on_event)
 }
 
-impl Outcome {
-    fn add(&mut self, text: String, answer: &str, bytes: u64, pass: Duration, n_sample: usize) {
-        self.answers.push((text.contains(answer), text));
-        self.kv_bytes += bytes as f64 / n_sample as f64;
-        self.pass += pass;
-    }
-
-    /// Share of right answers.
-    pub fn exact_match(&self) -> f64 {
-        self.answers.iter().filter(|(right, _)| *right).count() as f64 / self.answers.len().max(1) as f64
-    }
+/// Share of right answers.
+pub fn exact_match(outcome: &Outcome<Answer>) -> f64 {
+    outcome.results.iter().filter(|a| a.is_right).count() as f64 / outcome.results.len().max(1) as f64
 }
 
 /// What the model writes after `last`, always taking the most probable token.

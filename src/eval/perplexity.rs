@@ -5,11 +5,11 @@
 //! Deviation: the context is read before the scored tokens rather than with them, so that a pass can come in between.
 
 use super::kl::{self, Scored};
-use super::{bytes_of_prompt, n_scored_at_once, Case, Prefilled, Setting};
+use super::{n_scored_at_once, Case, Event, Item, Outcome, Setting};
 use crate::engine::{Engine, Recorded, Taps, Want};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
-use std::time::Duration;
+use std::ops::Range;
 
 /// A context and the text that really follows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,103 +128,64 @@ pub fn run(
     Ok(total)
 }
 
-/// What one case did to all passages.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Method, or `full` for the uncompressed cache.
-    pub name: String,
-    /// How many times smaller the cache was to become.
-    pub ratio: f64,
-    /// Per passage, the scored tokens.
-    pub scored: Vec<Vec<Scored>>,
-    /// Bytes of the cache after the pass, without room for tokens to come; mean over the passages.
-    pub kv_bytes: f64,
-    /// Time of the passes.
-    pub pass: Duration,
+impl Item for Passage {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn context(&self) -> &[u32] {
+        &self.tokens[..self.n_prompt]
+    }
+
+    fn first(&self) -> Option<u32> {
+        None
+    }
+
+    fn room(&self) -> usize {
+        self.given().len()
+    }
 }
 
-/// Scores every passage with the full cache and with each case; the first outcome is the full cache's.
-/// `on_progress` hears what comes next and how many of how many steps are done.
+/// Scores the continuations with the full cache and with each case.
 ///
-/// Memory: the log-probabilities of one passage, `n_vocab * n_scored` numbers of 4 bytes, and two full caches.
+/// Memory: the log-probabilities of one continuation, 4 bytes each, beside what [`super::compare`] needs.
 ///
 /// # Errors
-/// When a passage does not fit the context, a budget cannot be met, ggml fails, or a result is no number.
+/// As [`super::compare`], and when a result is no number.
 pub fn compare(
     engine: &mut Engine,
     passages: &[Passage],
     cases: &[Case],
     setting: &Setting,
-    mut on_progress: impl FnMut(&str, usize, usize) -> Result<()>,
-) -> Result<Vec<Outcome>> {
-    let outcome = |name: &str, ratio| Outcome {
-        name: name.to_owned(),
-        ratio,
-        scored: Vec::new(),
-        kv_bytes: 0.0,
-        pass: Duration::ZERO,
-    };
-    let mut outcomes = vec![outcome("full", 1.0)];
-    outcomes.extend(cases.iter().map(|case| outcome(&case.name, case.ratio)));
-    let n_step = passages.len() * (1 + cases.len());
-    for (i, passage) in passages.iter().enumerate() {
-        on_progress(&format!("{}, full cache", passage.name), i * (1 + cases.len()), n_step)?;
-        let state = Prefilled::read(engine, &passage.tokens[..passage.n_prompt], None, cases, setting)?;
-        state.restore(engine)?;
-        let bytes = bytes_of_prompt(engine);
-        let mut full = Vec::with_capacity(passage.given().len() * engine.model().hp.n_vocab);
+    on_event: impl FnMut(Event<Vec<Scored>>) -> Result<()>,
+) -> Result<Vec<Outcome<Vec<Scored>>>> {
+    let n_vocab = engine.model().hp.n_vocab;
+    let mut full: Vec<f32> = Vec::new();
+    let measure = |engine: &mut Engine, passage: &Passage, nth: usize| {
+        if nth == 0 {
+            full.clear();
+        }
         let mut scored = Vec::new();
-        let n_vocab = engine.model().hp.n_vocab;
         follow(engine, passage, |logits, range| {
             logits.par_chunks_exact_mut(n_vocab).for_each(kl::log_softmax);
-            full.extend_from_slice(logits);
-            scored.extend(kl::score(logits, logits, &passage.targets()[range.clone()], range.start + 1));
+            if nth == 0 {
+                full.extend_from_slice(logits);
+            }
+            let full = &full[range.start * n_vocab..range.end * n_vocab];
+            scored.extend(kl::score(full, logits, &passage.targets()[range.clone()], range.start + 1));
             Ok(())
         })?;
-        outcomes[0].add(passage, scored, bytes, Duration::ZERO, passages.len())?;
-        for (j, case) in cases.iter().enumerate() {
-            on_progress(
-                &format!("{}, {} at ratio {}", passage.name, case.name, case.ratio),
-                i * (1 + cases.len()) + j + 1,
-                n_step,
-            )?;
-            let pass = state.compress(engine, case, setting, passage.given().len())?;
-            let bytes = bytes_of_prompt(engine);
-            let mut scored = Vec::new();
-            follow(engine, passage, |logits, range| {
-                logits.par_chunks_exact_mut(n_vocab).for_each(kl::log_softmax);
-                let full = &full[range.start * n_vocab..range.end * n_vocab];
-                scored.extend(kl::score(full, logits, &passage.targets()[range.clone()], range.start + 1));
-                Ok(())
-            })?;
-            outcomes[j + 1].add(passage, scored, bytes, pass, passages.len())?;
-        }
-    }
-    Ok(outcomes)
-}
-
-impl Outcome {
-    fn add(
-        &mut self,
-        passage: &Passage,
-        scored: Vec<Scored>,
-        bytes: u64,
-        pass: Duration,
-        n_passage: usize,
-    ) -> Result<()> {
         finite(passage, scored.iter().map(|s| s.nll + s.kl).sum())?;
-        self.scored.push(scored);
-        self.kv_bytes += bytes as f64 / n_passage as f64;
-        self.pass += pass;
-        Ok(())
-    }
+        Ok(scored)
+    };
+    super::compare(engine, passages, cases, setting, measure, on_event)
 }
 
 /// Reads the continuation behind whatever the cache holds; hands over logits and the places they have among the targets.
 fn follow(
     engine: &mut Engine,
     passage: &Passage,
-    mut on_logits: impl FnMut(&mut [f32], std::ops::Range<usize>) -> Result<()>,
+    mut on_logits: impl FnMut(&mut [f32], Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let n = n_scored_at_once(engine);
     for (i, tokens) in passage.given().chunks(n).enumerate() {

@@ -1,8 +1,9 @@
 //! Tables and JSON of measurements: one line per method and ratio.
 
 use super::kl::Scored;
-use super::needle;
-use super::perplexity::{Outcome, Perplexity};
+use super::needle::{exact_match, Answer};
+use super::perplexity::Perplexity;
+use super::Outcome;
 use serde_json::{json, Value};
 
 /// A table of texts; numbers are flush right.
@@ -117,12 +118,12 @@ fn quantile(ascending: &[f64], share: f64) -> f64 {
 }
 
 /// Those of the scored tokens of all passages that come after the first `n_skip` of a continuation.
-fn after(outcome: &Outcome, n_skip: usize) -> impl Iterator<Item = &Scored> {
-    outcome.scored.iter().flatten().filter(move |s| s.index >= n_skip)
+fn after(outcome: &Outcome<Vec<Scored>>, n_skip: usize) -> impl Iterator<Item = &Scored> {
+    outcome.results.iter().flatten().filter(move |s| s.index >= n_skip)
 }
 
 /// The table of a comparison; a second mean of the divergence counts only tokens after the first `n_skip`.
-pub fn perplexity_table(outcomes: &[Outcome], n_skip: usize) -> Table {
+pub fn perplexity_table(outcomes: &[Outcome<Vec<Scored>>], n_skip: usize) -> Table {
     let later = format!("KL > {n_skip}");
     let heads = [
         "method",
@@ -156,15 +157,15 @@ pub fn perplexity_table(outcomes: &[Outcome], n_skip: usize) -> Table {
             format!("{:.2}", 100.0 * s.same_top),
             format!("{:.2}", 100.0 * s.rms_delta_p),
             format!("{:.2}", o.kv_bytes / 1048576.0),
-            format!("{:.0}", o.pass.as_secs_f64() * 1e3 / o.scored.len().max(1) as f64),
+            format!("{:.0}", o.pass_ms),
         ]);
     }
     table
 }
 
 /// The same as JSON, with the mean divergence of every passage, so that methods can be compared in pairs.
-pub fn perplexity_json(outcomes: &[Outcome], passages: &[String], n_skip: usize) -> Value {
-    let row = |o: &Outcome| {
+pub fn perplexity_json(outcomes: &[Outcome<Vec<Scored>>], passages: &[String], n_skip: usize) -> Value {
+    let row = |o: &Outcome<Vec<Scored>>| {
         let passage = |(scored, name): (&Vec<Scored>, &String)| {
             let later = Summary::of(scored.iter().filter(|s| s.index >= n_skip));
             json!({ "name": name, "all": Summary::of(scored.iter()).to_json(), "later": later.to_json() })
@@ -174,36 +175,34 @@ pub fn perplexity_json(outcomes: &[Outcome], passages: &[String], n_skip: usize)
             "ratio": o.ratio,
             "all": Summary::of(after(o, 0)).to_json(),
             "later": Summary::of(after(o, n_skip)).to_json(),
-            "passages": o.scored.iter().zip(passages).map(passage).collect::<Vec<_>>(),
+            "passages": o.results.iter().zip(passages).map(passage).collect::<Vec<_>>(),
             "kv_bytes": o.kv_bytes,
-            "pass_ms": o.pass.as_secs_f64() * 1e3 / o.scored.len().max(1) as f64,
+            "pass_ms": o.pass_ms,
         })
     };
     json!({ "skip": n_skip, "rows": outcomes.iter().map(row).collect::<Vec<_>>() })
 }
 
 /// The table of a task.
-pub fn needle_table(outcomes: &[needle::Outcome]) -> Table {
+pub fn needle_table(outcomes: &[Outcome<Answer>]) -> Table {
     let mut table = Table::new(&["method", "ratio", "exact match", "KV MiB", "pass ms"]);
     for o in outcomes {
-        let pass = o.pass.as_secs_f64() * 1e3 / o.answers.len().max(1) as f64;
         table.push(vec![
             o.name.clone(),
             ratio(o.ratio),
-            format!("{:.2}", o.exact_match()),
+            format!("{:.2}", exact_match(o)),
             format!("{:.2}", o.kv_bytes / 1048576.0),
-            format!("{pass:.0}"),
+            format!("{:.0}", o.pass_ms),
         ]);
     }
     table
 }
 
 /// The same as JSON, with every answer.
-pub fn needle_json(outcomes: &[needle::Outcome], right: &[&str]) -> Value {
-    let row = |o: &needle::Outcome| {
-        let answers: Vec<Value> =
-            o.answers.iter().map(|(right, text)| json!({ "right": right, "text": text })).collect();
-        json!({ "method": o.name, "ratio": o.ratio, "exact_match": o.exact_match(), "answers": answers, "kv_bytes": o.kv_bytes })
+pub fn needle_json(outcomes: &[Outcome<Answer>], right: &[&str]) -> Value {
+    let row = |o: &Outcome<Answer>| {
+        let answers: Vec<Value> = o.results.iter().map(|a| json!({ "right": a.is_right, "text": a.text })).collect();
+        json!({ "method": o.name, "ratio": o.ratio, "exact_match": exact_match(o), "answers": answers, "kv_bytes": o.kv_bytes })
     };
     json!({ "right": right, "rows": outcomes.iter().map(row).collect::<Vec<_>>() })
 }
