@@ -2,6 +2,9 @@
 //!
 //! The loops over them are in [`block`]; what they compute differs between instruction sets only by rounding.
 
+// Every line of these functions is a vector or pointer operation under the contract of the function itself.
+#![allow(unsafe_op_in_unsafe_fn)]
+
 mod block;
 #[cfg(target_arch = "x86_64")]
 mod x86;
