@@ -4,6 +4,8 @@
 
 // Every line of these functions is a vector or pointer operation under the contract of the function itself.
 #![allow(unsafe_op_in_unsafe_fn)]
+// Register tiles: one index walks several arrays.
+#![allow(clippy::needless_range_loop)]
 
 mod block;
 #[cfg(target_arch = "x86_64")]
