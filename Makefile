@@ -24,7 +24,7 @@ models: ## fetch the models named in MODELS (default: smollm2) into models/
 	@scripts/fetch_models.py $(MODELS)
 
 demo: build models ## build, fetch a small model, and show what compression does
-	@scripts/demo.sh
+	@scripts/demo.py
 
 # All models and llama.cpp's vocabularies (0.9 GB on disk), so that no test has to be skipped.
 test: setup ## fetch all models and run all tests

@@ -1,6 +1,6 @@
 //! The whole story: prompt -> prefill -> lookahead -> pass -> tokens one by one. Everything else exists to keep this file short.
 //!
-//! The first tokens of an answer are decoded from the full cache: their queries show what the answer reads (`measured.md`, part 2),
+//! The first tokens of an answer are decoded from the full cache: their queries show what the answer reads,
 //! and they are kept as its beginning, so nothing is paid twice.
 
 use crate::compress::Method;

@@ -1,8 +1,7 @@
 //! Laws that hold for every method and every budget.
 
 use super::gracekv::{GraceKv, Options};
-use super::{none::KeepAll, select::Pinned, streaming_llm::StreamingLlm, topk::TopK};
-use super::{Budget, Method};
+use super::{select::Pinned, Budget, Method, MethodOptions, METHODS};
 use crate::cache::memory::Memory;
 use crate::cache::plan::{HeadPlan, LayerPlan, Row};
 use crate::cache::view::{Probe, ProbeKind, Probes};
@@ -14,8 +13,8 @@ fn methods() -> Vec<Box<dyn Method>> {
     let exact = Options { prototype_share: 0.0, fit_key: false, ..Options::default() };
     let plain = Options { refit: false, ..Options::default() };
     let gracekv = [Options::default(), exact, plain].map(|options| Box::new(GraceKv { options }) as Box<dyn Method>);
-    let others: [Box<dyn Method>; 3] = [Box::new(KeepAll), Box::new(StreamingLlm), Box::new(TopK)];
-    others.into_iter().chain(gracekv).collect()
+    let others = METHODS.iter().filter(|m| m.name != "gracekv").map(|m| (m.make)(&MethodOptions::default()));
+    others.chain(gracekv).collect()
 }
 
 /// Caches that are like real ones, and caches that nothing can be learned from.

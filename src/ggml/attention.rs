@@ -4,7 +4,7 @@
 //! key and value row that is read, each KV head has its own number of entries, and a bias per entry (ln of a multiplicity, or
 //! fitted) is added to its logit. The entries are cut into fixed chunks whose partial results are merged in order, so the
 //! result does not depend on the number of threads. Source: FlashAttention's online softmax (arXiv 2205.14135), split over
-//! entries as in Flash-Decoding; layout: `gracekv.md`, part 5.
+//! entries as in Flash-Decoding.
 
 use super::context::Context;
 use super::dtype::Type;
