@@ -67,7 +67,7 @@ pub struct Report {
     pub bytes_before: u64,
     /// Bytes of the cache after it, all layers, biases and room for tokens to come included.
     pub bytes_after: u64,
-    /// Bytes of `bytes_after` that are room for tokens to come.
+    /// Bytes of `bytes_after` that belong to tokens after the prompt: the lookahead and room for those to come.
     pub bytes_room: u64,
     /// Resident memory of the process before the pass; 0 = unknown.
     pub resident_before: u64,
@@ -151,7 +151,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "gracekv: KV memory {:.2} MiB -> {:.2} MiB ({:.2} MiB of it room for tokens to come); resident {:.1} -> {:.1} MiB, peak {:.1} MiB",
+            "gracekv: KV memory {:.2} MiB -> {:.2} MiB ({:.2} MiB of it for the answer's tokens); resident {:.1} -> {:.1} MiB, peak {:.1} MiB",
             mib(self.bytes_before), mib(self.bytes_after), mib(self.bytes_room), mib(self.resident_before), mib(self.resident_after), mib(self.resident_peak)
         )?;
         write!(

@@ -136,12 +136,11 @@ impl Move<'_> {
 }
 
 impl KvCache {
-    /// Bytes of pool rows that hold nothing yet.
+    /// Bytes of pool rows for tokens after the prompt, decoded ones and those to come.
     pub fn bytes_of_room(&self) -> u64 {
-        let n_since = self.n_past - self.n_prompt;
         let bytes = |l: &LayerCache| match &l.layout {
             Layout::Pool(heads) => {
-                let free: usize = heads.iter().map(|h| h.capacity - h.n_entries - n_since).sum();
+                let free: usize = heads.iter().map(|h| h.capacity - h.n_entries).sum();
                 free * (l.k.nb()[1] + l.v.nb()[1])
             }
             _ => 0,
