@@ -86,6 +86,18 @@ impl Build<'_> {
         ))
     }
 
+    /// Normalises queries and keys over each head, where the layer has weights for that.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn qk_norm(&self, q: Tensor, k: Tensor, l: &Layer) -> Result<(Tensor, Tensor)> {
+        let norm = |x: Tensor, w: &Option<Tensor>| match w {
+            Some(w) => self.rms_norm(&x, w),
+            None => Ok(x),
+        };
+        Ok((norm(q, &l.attn_q_norm)?, norm(k, &l.attn_k_norm)?))
+    }
+
     /// Rotates heads to the positions of the batch. Shapes: `x: {head_dim, n_heads, n_tokens}`.
     ///
     /// # Errors

@@ -53,8 +53,7 @@ impl Architecture for Arch {
             let l: Layer = b.layer(il);
             let x = b.rms_norm(&inp, b.need(&l.attn_norm, "attn_norm")?)?;
             let (q, k, v) = b.qkv(&x, &l)?;
-            let q = b.rms_norm(&q, b.need(&l.attn_q_norm, "attn_q_norm")?)?;
-            let k = b.rms_norm(&k, b.need(&l.attn_k_norm, "attn_k_norm")?)?;
+            let (q, k) = b.qk_norm(q, k, &l)?;
             let (q, k) = (b.rope(&q, il)?.named(&format!("Qcur-{il}")), b.rope(&k, il)?.named(&format!("Kcur-{il}")));
             let q = b.ctx.scale(&q, b.model.hp.q_scale)?;
             let Some(cur) = b.attn(il, &q, &k, &v, &l)? else { return Ok(()) };

@@ -35,6 +35,7 @@ impl Architecture for Arch {
             let l: Layer = b.layer(il);
             let x = b.rms_norm(&inp, b.need(&l.attn_norm, "attn_norm")?)?;
             let (q, k, v) = b.qkv(&x, &l)?;
+            let (q, k) = b.qk_norm(q, k, &l)?;
             let (q, k) = (b.rope(&q, il)?.named(&format!("Qcur-{il}")), b.rope(&k, il)?.named(&format!("Kcur-{il}")));
             let Some(cur) = b.attn(il, &q, &k, &v, &l)? else { return Ok(()) };
             let (cur, skip) = b.select_out(il, cur, inp)?;
