@@ -129,7 +129,8 @@ impl Engine {
     }
 
     fn new_cache(model: &Model, o: &EngineOptions, buft: BufferType) -> Result<KvCache> {
-        KvCache::new(&model.hp, CacheOptions { n_ctx: o.n_ctx, n_ubatch: o.n_ubatch, ty_k: o.ty_k, ty_v: o.ty_v }, buft)
+        let options = CacheOptions { n_ctx: o.n_ctx, n_ubatch: o.n_ubatch, ty_k: o.ty_k, ty_v: o.ty_v };
+        KvCache::new(&model.hp.cache_shape(), options, buft)
     }
 
     /// The model.

@@ -14,7 +14,6 @@ pub mod view;
 
 use crate::error::{Error, Result};
 use crate::ggml::{BufferType, Chunk, Context, HeadSpan, LayerSpans, Tensor, Type};
-use crate::model::Hparams;
 use std::sync::Arc;
 
 /// How the rows of a layer are used.
@@ -68,6 +67,21 @@ pub struct CacheOptions {
     pub ty_v: Type,
 }
 
+/// What a cache has to know of its model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheShape {
+    /// KV heads of a layer.
+    pub n_head_kv: usize,
+    /// Length of a key.
+    pub head_dim_k: usize,
+    /// Length of a value.
+    pub head_dim_v: usize,
+    /// Tokens that a sliding-window layer sees, the current one included.
+    pub n_swa: usize,
+    /// Which layers slide, one per layer.
+    pub swa: Vec<bool>,
+}
+
 /// The cache of all layers.
 pub struct KvCache {
     /// One per layer.
@@ -87,8 +101,8 @@ impl KvCache {
     ///
     /// # Errors
     /// When rows are no multiple of the type's block size, or the memory cannot be had.
-    pub fn new(hp: &Hparams, options: CacheOptions, buft: BufferType) -> Result<KvCache> {
-        for (dim, ty, what) in [(hp.head_dim_k, options.ty_k, "-ctk"), (hp.head_dim_v, options.ty_v, "-ctv")] {
+    pub fn new(shape: &CacheShape, options: CacheOptions, buft: BufferType) -> Result<KvCache> {
+        for (dim, ty, what) in [(shape.head_dim_k, options.ty_k, "-ctk"), (shape.head_dim_v, options.ty_v, "-ctv")] {
             if dim % ty.block_size() != 0 {
                 return Err(Error::Usage(format!(
                     "{what} {ty} needs heads of a multiple of {} numbers; this model has {dim}; use f16",
@@ -97,19 +111,19 @@ impl KvCache {
             }
         }
         let mut cache = KvCache {
-            layers: Vec::with_capacity(hp.n_layer),
+            layers: Vec::with_capacity(shape.swa.len()),
             options,
-            n_head_kv: hp.n_head_kv,
-            head_dim_k: hp.head_dim_k,
-            head_dim_v: hp.head_dim_v,
-            n_swa: hp.n_swa,
+            n_head_kv: shape.n_head_kv,
+            head_dim_k: shape.head_dim_k,
+            head_dim_v: shape.head_dim_v,
+            n_swa: shape.n_swa,
             n_past: 0,
             n_prompt: 0,
             version: 0,
         };
-        for il in 0..hp.n_layer {
-            let (n, layout) = if hp.swa[il] { (cache.n_ring(), Layout::Ring) } else { (options.n_ctx, Layout::Dense) };
-            let layer = cache.new_layer(il, n * hp.n_head_kv, layout, buft)?;
+        for (il, &swa) in shape.swa.iter().enumerate() {
+            let (n, layout) = if swa { (cache.n_ring(), Layout::Ring) } else { (options.n_ctx, Layout::Dense) };
+            let layer = cache.new_layer(il, n * shape.n_head_kv, layout, buft)?;
             cache.layers.push(layer);
         }
         Ok(cache)
@@ -125,10 +139,10 @@ impl KvCache {
     }
 
     /// Bytes a cache of these sizes will occupy, before it is made.
-    pub fn bytes_needed(hp: &Hparams, options: &CacheOptions) -> u64 {
-        let ring = ring_rows(hp.n_swa, options);
-        let row = options.ty_k.row_size(hp.head_dim_k) + options.ty_v.row_size(hp.head_dim_v);
-        hp.swa.iter().map(|&swa| (if swa { ring } else { options.n_ctx } * hp.n_head_kv * row) as u64).sum()
+    pub fn bytes_needed(shape: &CacheShape, options: &CacheOptions) -> u64 {
+        let ring = ring_rows(shape.n_swa, options);
+        let row = options.ty_k.row_size(shape.head_dim_k) + options.ty_v.row_size(shape.head_dim_v);
+        shape.swa.iter().map(|&swa| (if swa { ring } else { options.n_ctx } * shape.n_head_kv * row) as u64).sum()
     }
 
     /// Rows of a head of a sliding-window layer.

@@ -141,7 +141,9 @@ fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Res
     let low = &args.low;
     let (ty_k, ty_v) = (cache_type(low.cache_type_k)?, cache_type(low.cache_type_v)?);
     let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx };
-    let bytes = |n_ctx: usize| KvCache::bytes_needed(hp, &CacheOptions { n_ctx, n_ubatch: low.n_ubatch, ty_k, ty_v });
+    let shape = hp.cache_shape();
+    let bytes =
+        |n_ctx: usize| KvCache::bytes_needed(&shape, &CacheOptions { n_ctx, n_ubatch: low.n_ubatch, ty_k, ty_v });
     let Some(available) = ggml::available_bytes() else { return Ok(want) };
     let limit = (available as f64 * FIT_SHARE) as u64;
     if bytes(want) <= limit {

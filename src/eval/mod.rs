@@ -190,7 +190,10 @@ fn bytes_of_context(engine: &Engine) -> u64 {
     let cache = &engine.cache;
     match cache.is_compressed() {
         true => cache.bytes() - cache.bytes_of_room(),
-        false => KvCache::bytes_needed(&engine.model().hp, &CacheOptions { n_ctx: cache.n_past(), ..*cache.options() }),
+        false => KvCache::bytes_needed(
+            &engine.model().hp.cache_shape(),
+            &CacheOptions { n_ctx: cache.n_past(), ..*cache.options() },
+        ),
     }
 }
 

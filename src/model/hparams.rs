@@ -3,6 +3,7 @@
 //! Names and defaults as in llama.cpp (`src/llama-hparams.h`, `src/llama-model.cpp`).
 
 use crate::cache::rope::{Rope, RopeKind};
+use crate::cache::CacheShape;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 
@@ -247,6 +248,17 @@ impl Hparams {
     /// Query heads per KV head.
     pub fn n_group(&self) -> usize {
         self.n_head / self.n_head_kv
+    }
+
+    /// What a cache for this model has to know.
+    pub fn cache_shape(&self) -> CacheShape {
+        CacheShape {
+            n_head_kv: self.n_head_kv,
+            head_dim_k: self.head_dim_k,
+            head_dim_v: self.head_dim_v,
+            n_swa: self.n_swa,
+            swa: self.swa.clone(),
+        }
     }
 
     /// Layers that see the whole context, ascending.
