@@ -61,14 +61,25 @@ fn is_f32(t: &Tensor) -> bool {
     t.ty() == Type::F32
 }
 
+/// `f32`, the elements of a row without gaps.
+fn is_rows(t: &Tensor) -> bool {
+    is_f32(t) && t.nb()[0] == 4
+}
+
+/// Whether ggml multiplies and attends with numbers of this type.
+fn is_number(ty: Type) -> bool {
+    ty.is_quantized() || [Type::F32, Type::F16, Type::BF16].contains(&ty)
+}
+
 macro_rules! binary {
     ($(#[$doc:meta])* $name:ident, $c:ident) => {
         $(#[$doc])*
         ///
         /// # Errors
-        /// When `b` cannot be repeated to the shape of `a`, or either is not `f32`.
+        /// When `b` cannot be repeated to the shape of `a`, or either is not rows of `f32`.
         pub fn $name(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-            require(repeats(a, b) && is_f32(a) && is_f32(b), stringify!($name), "f32 operands, the second repeatable to the first", &[a, b])?;
+            let ok = repeats(a, b) && is_rows(a) && is_rows(b);
+            require(ok, stringify!($name), "f32 rows, the second operand repeatable to the first", &[a, b])?;
             // SAFETY: shapes were checked; operands are alive.
             self.build(&[a, b], |ctx| unsafe { sys::$c(ctx, a.raw(), b.raw()) })
         }
@@ -82,7 +93,7 @@ macro_rules! unary {
         /// # Errors
         /// When `a` is not contiguous `f32`.
         pub fn $name(&self, a: &Tensor) -> Result<Tensor> {
-            require(is_f32(a) && a.nb()[0] == 4, stringify!($name), "f32 rows", &[a])?;
+            require(is_rows(a), stringify!($name), "f32 rows", &[a])?;
             // SAFETY: the type was checked; the operand is alive.
             self.build(&[a], |ctx| unsafe { sys::$c(ctx, a.raw()) })
         }
@@ -106,9 +117,11 @@ impl Context {
     /// `s * a`. C equivalent: `ggml_scale`.
     ///
     /// # Errors
-    /// When `a` is not `f32`.
+    /// When `a` is not equally spaced rows of `f32`.
     pub fn scale(&self, a: &Tensor, s: f32) -> Result<Tensor> {
-        require(is_f32(a), "scale", "f32", &[a])?;
+        let (n, nb) = (a.ne(), a.nb());
+        let ok = is_rows(a) && nb[2] == nb[1] * n[1] && nb[3] == nb[2] * n[2];
+        require(ok, "scale", "equally spaced f32 rows", &[a])?;
         // SAFETY: the type was checked; the operand is alive.
         self.build(&[a], |ctx| unsafe { sys::ggml_scale(ctx, a.raw(), s) })
     }
@@ -151,7 +164,7 @@ impl Context {
     /// # Errors
     /// When `a` is not `f32` rows.
     pub fn rms_norm(&self, a: &Tensor, eps: f32) -> Result<Tensor> {
-        require(is_f32(a) && a.nb()[0] == 4 && eps >= 0.0, "rms_norm", "f32 rows", &[a])?;
+        require(is_rows(a) && eps >= 0.0, "rms_norm", "f32 rows", &[a])?;
         // SAFETY: the type was checked; the operand is alive.
         self.build(&[a], |ctx| unsafe { sys::ggml_rms_norm(ctx, a.raw(), eps) })
     }
@@ -161,7 +174,7 @@ impl Context {
     /// # Errors
     /// When `a` is not `f32` rows.
     pub fn norm(&self, a: &Tensor, eps: f32) -> Result<Tensor> {
-        require(is_f32(a) && a.nb()[0] == 4 && eps >= 0.0, "norm", "f32 rows", &[a])?;
+        require(is_rows(a) && eps >= 0.0, "norm", "f32 rows", &[a])?;
         // SAFETY: the type was checked; the operand is alive.
         self.build(&[a], |ctx| unsafe { sys::ggml_norm(ctx, a.raw(), eps) })
     }
@@ -178,8 +191,9 @@ impl Context {
             && q[2] % p[2] == 0
             && q[3] % p[3] == 0
             && a.nb()[0] == a.ty().type_size()
-            && is_f32(b)
-            && b.nb()[0] == 4;
+            && a.nb()[1] >= a.nb()[0]
+            && is_number(a.ty())
+            && is_rows(b);
         require(ok, "mul_mat", "equal first dimensions and an f32 second operand", &[a, b])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, b], |ctx| unsafe { sys::ggml_mul_mat(ctx, a.raw(), b.raw()) })
@@ -192,7 +206,8 @@ impl Context {
     /// # Errors
     /// When the shapes do not fit.
     pub fn get_rows(&self, a: &Tensor, ids: &Tensor) -> Result<Tensor> {
-        let ok = a.ne()[2] == 1 && a.ne()[3] == 1 && ids.ty() == Type::I32 && ids.n_elements() == ids.ne()[0];
+        let matrix = a.ne()[2..] == [1, 1] && a.nb()[0] == a.ty().type_size() && is_number(a.ty());
+        let ok = matrix && ids.ty() == Type::I32 && ids.n_elements() == ids.ne()[0];
         require(ok, "get_rows", "a matrix and a vector of i32", &[a, ids])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, ids], |ctx| unsafe { sys::ggml_get_rows(ctx, a.raw(), ids.raw()) })
@@ -207,7 +222,8 @@ impl Context {
     pub fn set_rows(&self, a: &Tensor, b: &Tensor, ids: &Tensor) -> Result<Tensor> {
         let (p, q, i) = (a.ne(), b.ne(), ids.ne());
         let flat = p[2..] == [1, 1] && q[2..] == [1, 1] && i[1..] == [1, 1, 1];
-        let ok = flat && p[0] == q[0] && q[1] == i[0] && is_f32(b) && b.nb()[0] == 4 && ids.ty() == Type::I64;
+        let matrix = flat && a.nb()[0] == a.ty().type_size() && is_number(a.ty());
+        let ok = matrix && p[0] == q[0] && q[1] == i[0] && is_rows(b) && ids.ty() == Type::I64;
         require(ok, "set_rows", "a matrix, f32 rows of its length and one i64 id per row", &[a, b, ids])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, b, ids], |ctx| unsafe { sys::ggml_set_rows(ctx, a.raw(), b.raw(), ids.raw()) })
@@ -237,7 +253,7 @@ impl Context {
     /// # Errors
     /// When the window would reach outside `a`.
     pub fn view(&self, a: &Tensor, ne: [usize; 4], nb: [usize; 3], offset: usize) -> Result<Tensor> {
-        let mut end = Some(offset + a.ty().row_size(ne[0]));
+        let mut end = offset.checked_add(a.ty().row_size(ne[0]));
         for (n, stride) in ne[1..].iter().zip(nb) {
             end = end.and_then(|e| e.checked_add((n.max(&1) - 1).checked_mul(stride)?));
         }
@@ -266,19 +282,26 @@ impl Context {
     /// A contiguous copy. C equivalent: `ggml_cont`.
     ///
     /// # Errors
-    /// When the context is full.
+    /// When blocks of a quantised `a` are not whole.
     pub fn cont(&self, a: &Tensor) -> Result<Tensor> {
-        // SAFETY: any operand is valid; it is alive.
+        require(!a.ty().is_quantized() || a.nb()[0] == a.ty().type_size(), "cont", "whole blocks", &[a])?;
+        // SAFETY: the layout was checked; the operand is alive.
         self.build(&[a], |ctx| unsafe { sys::ggml_cont(ctx, a.raw()) })
     }
 
     /// A copy in another type. C equivalent: `ggml_cast`.
     ///
     /// # Errors
-    /// When rows are no multiple of the type's block size.
+    /// When ggml has no conversion, or rows are no multiple of the type's block size.
     pub fn cast(&self, a: &Tensor, ty: Type) -> Result<Tensor> {
-        require(a.ne()[0].is_multiple_of(ty.block_size()), "cast", ty.name(), &[a])?;
-        // SAFETY: the row length was checked; the operand is alive.
+        let from = a.ty() == ty || [Type::F32, Type::F16, Type::BF16].contains(&a.ty()) || ty == Type::F32;
+        let ok = a.ne()[0].is_multiple_of(ty.block_size())
+            && is_number(a.ty())
+            && is_number(ty)
+            && from
+            && a.is_contiguous();
+        require(ok, "cast", &format!("contiguous data that converts to {ty}"), &[a])?;
+        // SAFETY: types and layout were checked; the operand is alive.
         self.build(&[a], |ctx| unsafe { sys::ggml_cast(ctx, a.raw(), ty.0) })
     }
 
@@ -288,7 +311,8 @@ impl Context {
     /// When types or the other dimensions differ.
     pub fn concat(&self, a: &Tensor, b: &Tensor, dim: usize) -> Result<Tensor> {
         let same = (0..4).all(|d| d == dim || a.ne()[d] == b.ne()[d]);
-        require(dim < 4 && same && a.ty() == b.ty(), "concat", "equal types and other dimensions", &[a, b])?;
+        let ok = dim < 4 && same && a.ty() == b.ty() && !a.ty().is_quantized();
+        require(ok, "concat", "equal types, not quantised, and equal other dimensions", &[a, b])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, b], |ctx| unsafe { sys::ggml_concat(ctx, a.raw(), b.raw(), dim as i32) })
     }
@@ -300,8 +324,7 @@ impl Context {
     /// # Errors
     /// When the shapes do not fit.
     pub fn rope(&self, a: &Tensor, pos: &Tensor, factors: Option<&Tensor>, p: &RopeParams) -> Result<Tensor> {
-        let ok = is_f32(a)
-            && a.nb()[0] == 4
+        let ok = is_rows(a)
             && a.ne()[3] == 1
             && pos.ty() == Type::I32
             && pos.ne() == [a.ne()[2], 1, 1, 1]
@@ -384,8 +407,9 @@ impl Context {
             && nm[1] >= nq[1]
             && nq[2] % nm[2] == 0
             && nq[3] % nm[3] == 0;
+        let numbers = is_f32(q) && is_number(k.ty()) && is_number(v.ty());
         require(
-            is_f32(q) && rows && shapes && masked,
+            numbers && rows && shapes && masked,
             "flash_attn",
             "queries, keys, values and an f16 mask that fit together",
             &[q, k, v, mask],
