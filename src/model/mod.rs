@@ -88,7 +88,13 @@ impl Model {
         let mut loader = Loader::new(&gguf, options)?;
         let weights = arch.weights(&mut loader, &hp)?;
         loader.finish()?;
-        Ok(Model { hp, weights, gguf, arch })
+        let mut model = Model { hp, weights, gguf, arch };
+        // The graph takes the divisors from the tensor; rotation on the host needs them, too.
+        if let Some(t) = &model.weights.rope_freqs {
+            let factors = model.dequantize(&t.name())?;
+            model.hp.rope.iter_mut().for_each(|rope| rope.freq_factors.clone_from(&factors));
+        }
+        Ok(model)
     }
 
     /// The architecture.
