@@ -81,8 +81,10 @@ pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
     queries.extend(window.map(|t| t as u32));
     let hidden = match needs.hidden {
         // First, middle and last thirds: meaning changes at different depths.
+        // The last layer only goes on with the tokens whose logits are wanted.
         true => [n_layer / 4, n_layer / 2, 3 * n_layer / 4]
             .into_iter()
+            .map(|il| il.min(n_layer.saturating_sub(2)))
             .collect::<std::collections::BTreeSet<_>>()
             .into_iter()
             .collect(),
