@@ -3,8 +3,14 @@
 
 mod support;
 
+mod architecture;
+mod bindings;
 mod chat;
 mod cli;
+mod engine;
+mod errors;
+mod ggml;
 mod greedy;
+mod pass;
 mod sample;
 mod tokenizer;

@@ -1,5 +1,7 @@
 //! What several test modules need: real models where they were fetched, an engine, greedy decoding.
 
+pub mod tiny;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
