@@ -1,6 +1,8 @@
 //! Time and memory of a method on a random cache of the size of smollm2 135M:
 //! `cargo bench --bench compress -- [method [n_tokens [ratio [n_thread [n_layer]]]]]`.
 
+#![allow(clippy::expect_used)]
+
 use std::time::Instant;
 
 use gracekv::cache::memory::Memory;
