@@ -1,6 +1,6 @@
 //! Models (stage 3 of the flow): hyperparameters, weights and the graph of one forward pass, one file per architecture.
 //!
-//! A new architecture is one file here, named like `general.architecture`, and one word in [`architectures!`].
+//! A new architecture is one file here, named like `general.architecture`, and one word in `architectures!`.
 
 mod blocks;
 mod describe;
