@@ -121,7 +121,8 @@ fn graphs_are_reused_from_token_to_token() {
 
 #[test]
 fn quantised_caches_stay_near() {
-    let bounds = [(Type::F32, 1e-4), (Type::BF16, 1e-3), (Type::Q8_0, 2e-3), (Type::Q5_1, 5e-2), (Type::Q4_0, 3e-1)];
+    let bounds: [(Type, f64); 5] =
+        [(Type::F32, 1e-4), (Type::BF16, 1e-3), (Type::Q8_0, 2e-3), (Type::Q5_1, 5e-2), (Type::Q4_0, 3e-1)];
     for (name, model) in models() {
         let reference = run(&mut with(&model, |_| ()));
         for (ty, bound) in bounds {

@@ -3,7 +3,9 @@
 use gracekv::cache::memory::Random;
 use gracekv::cache::rope::{Rope, RopeKind};
 use gracekv::error::{Error, Result};
-use gracekv::ggml::{self, Act, Backend, BufferType, Context, Graph, LayerSpans, RopeParams, Scheduler, Tensor};
+use gracekv::ggml::{
+    self, Act, Backend, BufferType, Context, Graph, LayerSpans, Ragged, RopeParams, Scheduler, Tensor,
+};
 use gracekv::ggml::{ThreadParams, Type};
 use gracekv::gguf::GgmlType;
 
@@ -164,7 +166,9 @@ fn wrong_calls_are_errors() {
     let odd = RopeParams { n_rot: 7, ..rope.clone() };
     let long = RopeParams { n_rot: 10, ..rope.clone() };
     let spans = LayerSpans::new();
-    let attn = |q: &Tensor, k: &Tensor, v: &Tensor, g| ctx.ragged_attn(q, k, v, g, 16, 1.0, 0.0, &spans);
+    let attn = |q: &Tensor, k: &Tensor, v: &Tensor, n_head_kv| {
+        ctx.ragged_attn(q, k, v, &Ragged { n_head_kv, n_entries: 16, scale: 1.0, softcap: 0.0, spans: &spans })
+    };
     let ids = |n: usize| t(Type::I32, &[n]);
     let calls: Vec<(&str, Result<Tensor>)> = vec![
         ("no dimension", ctx.tensor(Type::F32, &[])),
