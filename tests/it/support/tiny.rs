@@ -5,6 +5,7 @@
 //! other layer, the last one included. No weight is quantised: activations rounded to 8 bits would hide what is compared.
 
 use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use gracekv::cache::memory::Random;
@@ -38,15 +39,13 @@ pub struct Recipe {
 
 /// The model of this architecture, written and loaded once.
 pub fn model(arch: &'static str) -> Arc<Model> {
-    static MODELS: OnceLock<Mutex<Vec<(&str, Arc<Model>)>>> = OnceLock::new();
+    static MODELS: OnceLock<Mutex<BTreeMap<&str, Arc<Model>>>> = OnceLock::new();
     let mut models = MODELS.get_or_init(Mutex::default).lock().unwrap_or_else(|e| e.into_inner());
-    if let Some((_, model)) = models.iter().find(|(name, _)| *name == arch) {
-        return model.clone();
-    }
-    gracekv::ggml::set_log(false);
-    let model = Arc::new(Model::load(&path(arch), LoadOptions::default()).unwrap());
-    models.push((arch, model.clone()));
-    model
+    let load = || {
+        gracekv::ggml::set_log(false);
+        Arc::new(Model::load(&path(arch), LoadOptions::default()).unwrap())
+    };
+    models.entry(arch).or_insert_with(load).clone()
 }
 
 /// The file of the model of this architecture, written once per process.
