@@ -4,8 +4,8 @@
 //! the same bytes. llama has rope factors and an output matrix of its own, qwen2 biases, gemma3 sliding windows in every
 //! other layer, the last one included. No weight is quantised: activations rounded to 8 bits would hide what is compared.
 
-use std::path::{Path, PathBuf};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use gracekv::cache::memory::Random;
