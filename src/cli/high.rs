@@ -79,9 +79,8 @@ fn adjust(low: &mut LowArgs) {
         warn("minimum context size is 8, using minimum size");
         low.n_ctx = MIN_CTX;
     }
-    let has_gpu = cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
-    if !has_gpu && low.n_gpu_layers != 0 && low.given.contains("gpu-layers") {
-        warn("this build has no GPU support, --gpu-layers option will be ignored");
+    if low.n_gpu_layers != 0 && low.given.contains("gpu-layers") {
+        warn("layers are computed on the CPU only, --gpu-layers option will be ignored");
     }
     if low.kv_discard_lookahead && low.kv_lookahead == 0 {
         warn("--kv-discard-lookahead has no effect with --kv-lookahead 0");
