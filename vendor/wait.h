@@ -1,0 +1,97 @@
+/* How a thread waits at ggml's barrier; included before ggml-cpu.c, whose loop `CMakeLists.txt` replaces by these calls.
+ *
+ * ggml spins without bound. Beside other busy processes a waiting thread so burns the time slice that the thread it waits
+ * for needs, and a token takes seconds. Here it spins for 50 to 200 us, longer than nearly every wait on a quiet machine,
+ * and then sleeps until it is woken. A sleep of a millisecond means that the other thread has lost its processor: for a
+ * while threads then sleep at once, because whoever sleeps is scheduled before a process that never does. */
+#ifndef GRACEKV_WAIT_H
+#define GRACEKV_WAIT_H
+
+#include <stdatomic.h>
+
+#if defined(__x86_64__) || defined(_M_X64) || defined(__i386__)
+#include <immintrin.h>
+#define GRACEKV_PAUSE() _mm_pause()
+#elif defined(__aarch64__) && !defined(_MSC_VER)
+#define GRACEKV_PAUSE() __asm__ volatile("yield" ::: "memory")
+#else
+#define GRACEKV_PAUSE() ((void) 0)
+#endif
+
+#if defined(__linux__)
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Pauses before sleeping, on a quiet and on a busy machine; what a sleep of another thread's slice takes; and for how
+ * many waits (two or three tokens) it is remembered. */
+enum { GRACEKV_SPIN_QUIET = 4096, GRACEKV_SPIN_BUSY = 16, GRACEKV_LONG_NS = 500000, GRACEKV_BUSY_WAITS = 2000 };
+
+static atomic_int gracekv_n_sleeping;
+static atomic_int gracekv_n_busy;
+
+static inline long long gracekv_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/* Returns when `*word` differs from `seen`. */
+static inline void gracekv_wait(atomic_int * word, int seen) {
+    const int n_busy = atomic_load_explicit(&gracekv_n_busy, memory_order_relaxed);
+    if (n_busy > 0) {
+        /* Two threads may count one wait; nothing depends on the number. */
+        atomic_store_explicit(&gracekv_n_busy, n_busy - 1, memory_order_relaxed);
+    }
+    const int n_spin = n_busy > 0 ? GRACEKV_SPIN_BUSY : GRACEKV_SPIN_QUIET;
+    for (int i = 0; i < n_spin; i++) {
+        if (atomic_load_explicit(word, memory_order_relaxed) != seen) {
+            return;
+        }
+        GRACEKV_PAUSE();
+    }
+    const long long begin = gracekv_now_ns();
+    atomic_fetch_add(&gracekv_n_sleeping, 1);
+    while (atomic_load(word) == seen) {
+        syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, (void *) 0, (void *) 0, 0);
+    }
+    atomic_fetch_sub(&gracekv_n_sleeping, 1);
+    if (gracekv_now_ns() - begin > GRACEKV_LONG_NS) {
+        atomic_store_explicit(&gracekv_n_busy, GRACEKV_BUSY_WAITS, memory_order_relaxed);
+    }
+}
+
+/* After `*word` was changed. */
+static inline void gracekv_wake(atomic_int * word) {
+    if (atomic_load(&gracekv_n_sleeping) > 0) {
+        syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, (void *) 0, (void *) 0, 0);
+    }
+}
+
+#else
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <sched.h>
+#define GRACEKV_YIELD() sched_yield()
+#else
+#define GRACEKV_YIELD() ((void) 0)
+#endif
+
+static inline void gracekv_wait(atomic_int * word, int seen) {
+    for (unsigned i = 1; atomic_load_explicit(word, memory_order_relaxed) == seen; i++) {
+        GRACEKV_PAUSE();
+        if (i % 4096 == 0) {
+            GRACEKV_YIELD();
+        }
+    }
+}
+
+static inline void gracekv_wake(atomic_int * word) {
+    (void) word;
+}
+
+#endif
+
+#endif
