@@ -43,7 +43,7 @@ def parse_test(text):
 
 def measure(program, options):
     """Tokens per second of one run."""
-    command = [str(program), *options, "-r", "1", "-o", "jsonl"]
+    command = [str(program.resolve()), *options, "-r", "1", "-o", "jsonl"]
     try:
         run = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:

@@ -80,7 +80,7 @@ def find(pattern, text, what):
 def compress(args, file, ratio):
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
-        command = [str(args.gracekv_run), "-m", str(args.model), "-f", str(file), "-c", str(args.context), "-t", str(args.threads),
+        command = [str(args.gracekv_run.resolve()), "-m", str(args.model), "-f", str(file), "-c", str(args.context), "-t", str(args.threads),
                    "-n", str(N_LOOKAHEAD + args.generate), "--temp", "0", "--ignore-eos", "-no-cnv", "--no-display-prompt",
                    "--kv-ratio", str(ratio), "--kv-lookahead", str(N_LOOKAHEAD), "--kv-report", str(report)]
         run = subprocess.run(command, capture_output=True, text=True, errors="replace")
