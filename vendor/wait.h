@@ -27,7 +27,7 @@
 
 /* Pauses before sleeping, on a quiet and on a busy machine; what a sleep of another thread's slice takes; and for how
  * many waits (two or three tokens) it is remembered. */
-enum { GRACEKV_SPIN_QUIET = 4096, GRACEKV_SPIN_BUSY = 16, GRACEKV_LONG_NS = 500000, GRACEKV_BUSY_WAITS = 2000 };
+enum { GRACEKV_SPIN_QUIET = 4096, GRACEKV_SPIN_BUSY = 16, GRACEKV_LONG_NS = 1200000, GRACEKV_BUSY_WAITS = 2000 };
 
 static atomic_int gracekv_n_sleeping;
 static atomic_int gracekv_n_busy;
