@@ -32,15 +32,18 @@ pub struct Sample {
 
 /// Sentences of a text, without line breaks.
 pub fn sentences(text: &str) -> Vec<String> {
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let ends = |s: &str| s.ends_with(". ") || s.ends_with("? ") || s.ends_with("! ");
-    text.split_inclusive(' ').fold(vec![String::new()], |mut all, word| {
+    let mut all = vec![String::new()];
+    for word in text.split_whitespace() {
         match all.last_mut() {
-            Some(last) if !ends(last) => last.push_str(word),
+            Some(last) if last.is_empty() => last.push_str(word),
+            Some(last) if !last.ends_with(['.', '?', '!']) => {
+                last.push(' ');
+                last.push_str(word);
+            }
             _ => all.push(word.to_owned()),
         }
-        all
-    })
+    }
+    all
 }
 
 /// Sentences that say nothing, for want of a text.
@@ -75,7 +78,7 @@ pub fn filler(n: usize) -> Vec<String> {
         "a field of barley",
         "the stone steps",
     ];
-    (0..n).map(|i| format!("{} {} {}. ", SUBJECTS[i % 8], VERBS[i / 3 % 7], OBJECTS[i / 5 % 9])).collect()
+    (0..n).map(|i| format!("{} {} {}.", SUBJECTS[i % 8], VERBS[i / 3 % 7], OBJECTS[i / 5 % 9])).collect()
 }
 
 /// Sample `i` of this seed: `n_tokens` at most, the needle at a random depth of a random part of the haystack.
@@ -87,7 +90,7 @@ pub fn sample(haystack: &[String], tokenizer: &Tokenizer, n_tokens: usize, seed:
     let mut below = |n: usize| (random.next_u64() % n.max(1) as u64) as usize;
     let word = WORDS[below(WORDS.len())];
     let answer = (1_000_000 + below(9_000_000)).to_string();
-    let needle = format!("One of the special magic numbers for {word} is: {answer}. ");
+    let needle = format!("One of the special magic numbers for {word} is: {answer}.");
     let start = below(haystack.len());
     let depth = below(1001);
     let count = |text: &str| Ok::<_, Error>(tokenizer.encode(text, false, false)?.len());
@@ -95,18 +98,18 @@ pub fn sample(haystack: &[String], tokenizer: &Tokenizer, n_tokens: usize, seed:
         Sample {
         prompt: format!(
             "A special magic number is hidden within the following text. Make sure to memorize it. I will quiz you about the number afterwards.\n{}\nWhat is the special magic number for {word} mentioned in the provided text?",
-            text.trim_end()
+            text
         ),
         answer_prefix: format!(" The special magic number for {word} mentioned in the provided text is"),
         answer: answer.clone(),
     }
     };
 
-    // Tokens of a text are at most those of its sentences; two are left for BOS and the like.
+    // Tokens of a text are at most those of its parts; two are left for BOS and the like.
     let mut left = n_tokens.saturating_sub(2 + count(&whole(&needle).text())?);
     let mut parts: Vec<&str> = Vec::new();
     for sentence in haystack.iter().cycle().skip(start).take(haystack.len()) {
-        let n = count(sentence)?;
+        let n = count(&format!(" {sentence}"))?;
         if n > left {
             break;
         }
@@ -119,7 +122,7 @@ pub fn sample(haystack: &[String], tokenizer: &Tokenizer, n_tokens: usize, seed:
         });
     }
     parts.insert(parts.len() * depth / 1000, &needle);
-    Ok(whole(&parts.concat()))
+    Ok(whole(&parts.join(" ")))
 }
 
 impl Sample {
@@ -214,8 +217,8 @@ mod tests {
     fn sentences_lose_nothing_but_line_breaks() {
         let text = "One two. Three?  Four\nfive! six";
         let got = sentences(text);
-        assert_eq!(got, ["One two. ", "Three? ", "Four five! ", "six"]);
-        assert_eq!(got.concat(), "One two. Three? Four five! six");
+        assert_eq!(got, ["One two.", "Three?", "Four five!", "six"]);
+        assert_eq!(got.join(" "), "One two. Three? Four five! six");
         assert_eq!(filler(500).len(), 500);
     }
 }

@@ -9,6 +9,7 @@ mod chat;
 mod cli;
 mod engine;
 mod errors;
+mod eval;
 mod ggml;
 mod greedy;
 mod pass;

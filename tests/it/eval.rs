@@ -1,0 +1,63 @@
+//! Measurements on a real model: the control that nothing is lost at ratio 1, and that what is lost shows.
+
+use crate::support::{engine, model, nmse};
+use gracekv::compress::{by_name, MethodOptions};
+use gracekv::engine::{Recorded, Taps, Want};
+use gracekv::eval::{needle, perplexity, Case, Setting};
+use gracekv::pass::{PassOptions, Target};
+use gracekv::session::Session;
+use gracekv::tokenizer::Tokenizer;
+
+fn case(method: &str, ratio: f64) -> Case {
+    Case { name: method.into(), method: by_name(method, &MethodOptions::default()).unwrap(), ratio }
+}
+
+#[test]
+fn nothing_is_lost_at_ratio_1_and_losses_show() {
+    let Some(model) = model("smollm2") else { return };
+    let tokenizer = Tokenizer::load(&model.gguf).unwrap();
+    let text = needle::filler(60).join(" ");
+    let passages = perplexity::chunks(&tokenizer.encode(&text, true, false).unwrap(), 256, Some(2), None).unwrap();
+    let cases = [case("none", 1.0), case("gracekv", 8.0), case("streaming_llm", 32.0)];
+    let setting = Setting { pass: PassOptions { force: true, ..Default::default() }, end_of_text: Vec::new() };
+    let mut engine = engine(&model, 256, 2);
+    let outcomes = perplexity::compare(&mut engine, &passages, &cases, &setting, |_| Ok(())).unwrap();
+    let plain = perplexity::run(&mut engine, &passages, |_, _| Ok(())).unwrap();
+
+    let nll = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.nll).sum::<f64>();
+    let kl = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.kl).sum::<f64>() / 254.0;
+    assert_eq!(outcomes[0].results.iter().map(Vec::len).sum::<usize>(), 254);
+    assert!(((nll(0) / 254.0).exp() / plain.value() - 1.0).abs() < 1e-6, "{} {}", nll(0), plain.value());
+    assert!(kl(1) < 1e-3 && (nll(1) - nll(0)).abs() < 0.01 * nll(0), "none at ratio 1: KL {}", kl(1));
+    assert!(kl(2) > kl(1) && kl(3) > 0.01, "{} {}", kl(2), kl(3));
+    assert!(outcomes[2].kv_bytes < outcomes[0].kv_bytes / 7.0);
+}
+
+#[test]
+fn a_batch_behind_a_compressed_cache_equals_its_tokens_one_by_one() {
+    let Some(model) = model("smollm2") else { return };
+    let tokenizer = Tokenizer::load(&model.gguf).unwrap();
+    let tokens = tokenizer.encode(&needle::filler(60).join(" "), true, false).unwrap();
+    let (prompt, rest) = tokens[..440].split_at(400);
+    let pass = PassOptions { target: Target::Ratio(8.0), n_lookahead: 0, ..Default::default() };
+    let method = by_name("gracekv", &MethodOptions::default()).unwrap();
+    let mut session = Session::new(engine(&model, 512, 2), Some((method, pass)));
+    session.prefill(prompt, |_| Ok(())).unwrap();
+    assert!(session.report.is_some());
+    let mut read = |n: usize| {
+        let mut all = Vec::new();
+        for part in rest.chunks(n) {
+            let keep = |_, logits: &mut [f32]| {
+                all.extend_from_slice(logits);
+                Ok(())
+            };
+            session.engine.decode(part, Want::All, &Taps::default(), &mut Recorded::default(), keep).unwrap();
+        }
+        session.engine.cache.truncate(prompt.len()).unwrap();
+        all
+    };
+    let (batch, single) = (read(40), read(1));
+    let error = nmse(&batch, &single);
+    assert!(error < 1e-4, "NMSE {error}");
+    assert_eq!(batch.len(), 40 * model.hp.n_vocab);
+}
