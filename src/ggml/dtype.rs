@@ -78,6 +78,11 @@ impl Type {
         // for u16 only when the caller cut a byte slice oddly, which the assertion below excludes.
         unsafe {
             if self == Type::F16 && src.as_ptr().align_offset(2) == 0 {
+                // The CPU backend fills its conversion table when it is registered.
+                static REGISTERED: std::sync::Once = std::sync::Once::new();
+                REGISTERED.call_once(|| {
+                    sys::ggml_backend_cpu_reg();
+                });
                 sys::ggml_cpu_fp16_to_fp32(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len() as i64);
                 return true;
             }
