@@ -141,7 +141,8 @@ impl KvCache {
         let bytes = |l: &LayerCache| match &l.layout {
             Layout::Pool(heads) => {
                 let free: usize = heads.iter().map(|h| h.capacity - h.n_entries).sum();
-                free * (l.k.nb()[1] + l.v.nb()[1])
+                let bias = if l.bias.is_empty() { 0 } else { std::mem::size_of::<f32>() };
+                free * (l.k.nb()[1] + l.v.nb()[1] + bias)
             }
             _ => 0,
         };
