@@ -28,8 +28,9 @@ fn nothing_is_lost_at_ratio_1_and_losses_show() {
     let kl = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.kl).sum::<f64>() / 254.0;
     assert_eq!(outcomes[0].results.iter().map(Vec::len).sum::<usize>(), 254);
     assert!(((nll(0) / 254.0).exp() / plain.value() - 1.0).abs() < 1e-6, "{} {}", nll(0), plain.value());
-    assert!(kl(1) < 1e-3 && (nll(1) - nll(0)).abs() < 0.01 * nll(0), "none at ratio 1: KL {}", kl(1));
-    assert!(kl(2) > kl(1) && kl(3) > 0.01, "{} {}", kl(2), kl(3));
+    // Another operation attends to a pool, and quantised activations magnify how it rounds.
+    assert!(kl(1) < 5e-3 && (nll(1) - nll(0)).abs() < 0.01 * nll(0), "none at ratio 1: KL {}", kl(1));
+    assert!(kl(2) > 2.0 * kl(1) && kl(3) > 2.0 * kl(2), "KL {} at ratio 1, {} and {} later", kl(1), kl(2), kl(3));
     assert!(outcomes[2].kv_bytes < outcomes[0].kv_bytes / 7.0);
 }
 
