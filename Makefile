@@ -29,7 +29,7 @@ demo: build models ## build, fetch a small model, and show what compression does
 # All models and llama.cpp's vocabularies (0.9 GB on disk), so that no test has to be skipped.
 test: setup ## fetch all models and run all tests
 	@scripts/fetch_models.py all vocab
-	$(CARGO) test --release --locked
+	GRACEKV_REQUIRE_MODELS=1 $(CARGO) test --release --locked
 
 bench: build ## build llama.cpp and measure both programs in turn (long; options in BENCH)
 	@scripts/build_llama_cpp.sh
