@@ -201,12 +201,9 @@ pub struct ggml_init_params {
 const _: () = {
     ["Size of ggml_init_params"][::core::mem::size_of::<ggml_init_params>() - 24usize];
     ["Alignment of ggml_init_params"][::core::mem::align_of::<ggml_init_params>() - 8usize];
-    ["Offset of field: ggml_init_params::mem_size"]
-        [::core::mem::offset_of!(ggml_init_params, mem_size) - 0usize];
-    ["Offset of field: ggml_init_params::mem_buffer"]
-        [::core::mem::offset_of!(ggml_init_params, mem_buffer) - 8usize];
-    ["Offset of field: ggml_init_params::no_alloc"]
-        [::core::mem::offset_of!(ggml_init_params, no_alloc) - 16usize];
+    ["Offset of field: ggml_init_params::mem_size"][::core::mem::offset_of!(ggml_init_params, mem_size) - 0usize];
+    ["Offset of field: ggml_init_params::mem_buffer"][::core::mem::offset_of!(ggml_init_params, mem_buffer) - 8usize];
+    ["Offset of field: ggml_init_params::no_alloc"][::core::mem::offset_of!(ggml_init_params, no_alloc) - 16usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -235,22 +232,17 @@ const _: () = {
     ["Offset of field: ggml_tensor::ne"][::core::mem::offset_of!(ggml_tensor, ne) - 16usize];
     ["Offset of field: ggml_tensor::nb"][::core::mem::offset_of!(ggml_tensor, nb) - 48usize];
     ["Offset of field: ggml_tensor::op"][::core::mem::offset_of!(ggml_tensor, op) - 80usize];
-    ["Offset of field: ggml_tensor::op_params"]
-        [::core::mem::offset_of!(ggml_tensor, op_params) - 84usize];
+    ["Offset of field: ggml_tensor::op_params"][::core::mem::offset_of!(ggml_tensor, op_params) - 84usize];
     ["Offset of field: ggml_tensor::flags"][::core::mem::offset_of!(ggml_tensor, flags) - 148usize];
     ["Offset of field: ggml_tensor::src"][::core::mem::offset_of!(ggml_tensor, src) - 152usize];
-    ["Offset of field: ggml_tensor::view_src"]
-        [::core::mem::offset_of!(ggml_tensor, view_src) - 232usize];
-    ["Offset of field: ggml_tensor::view_offs"]
-        [::core::mem::offset_of!(ggml_tensor, view_offs) - 240usize];
+    ["Offset of field: ggml_tensor::view_src"][::core::mem::offset_of!(ggml_tensor, view_src) - 232usize];
+    ["Offset of field: ggml_tensor::view_offs"][::core::mem::offset_of!(ggml_tensor, view_offs) - 240usize];
     ["Offset of field: ggml_tensor::data"][::core::mem::offset_of!(ggml_tensor, data) - 248usize];
     ["Offset of field: ggml_tensor::name"][::core::mem::offset_of!(ggml_tensor, name) - 256usize];
     ["Offset of field: ggml_tensor::extra"][::core::mem::offset_of!(ggml_tensor, extra) - 320usize];
-    ["Offset of field: ggml_tensor::padding"]
-        [::core::mem::offset_of!(ggml_tensor, padding) - 328usize];
+    ["Offset of field: ggml_tensor::padding"][::core::mem::offset_of!(ggml_tensor, padding) - 328usize];
 };
-pub type ggml_abort_callback =
-    ::core::option::Option<unsafe extern "C" fn(data: *mut ::core::ffi::c_void) -> bool>;
+pub type ggml_abort_callback = ::core::option::Option<unsafe extern "C" fn(data: *mut ::core::ffi::c_void) -> bool>;
 pub const GGML_SORT_ORDER_ASC: ggml_sort_order = 0;
 pub const GGML_SORT_ORDER_DESC: ggml_sort_order = 1;
 pub type ggml_sort_order = ::core::ffi::c_uint;
@@ -263,18 +255,12 @@ pub type ggml_custom_op_t = ::core::option::Option<
     ),
 >;
 pub type ggml_log_callback = ::core::option::Option<
-    unsafe extern "C" fn(
-        level: ggml_log_level,
-        text: *const ::core::ffi::c_char,
-        user_data: *mut ::core::ffi::c_void,
-    ),
+    unsafe extern "C" fn(level: ggml_log_level, text: *const ::core::ffi::c_char, user_data: *mut ::core::ffi::c_void),
 >;
-pub type ggml_to_float_t = ::core::option::Option<
-    unsafe extern "C" fn(x: *const ::core::ffi::c_void, y: *mut f32, k: i64),
->;
-pub type ggml_from_float_t = ::core::option::Option<
-    unsafe extern "C" fn(x: *const f32, y: *mut ::core::ffi::c_void, k: i64),
->;
+pub type ggml_to_float_t =
+    ::core::option::Option<unsafe extern "C" fn(x: *const ::core::ffi::c_void, y: *mut f32, k: i64)>;
+pub type ggml_from_float_t =
+    ::core::option::Option<unsafe extern "C" fn(x: *const f32, y: *mut ::core::ffi::c_void, k: i64)>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_type_traits {
@@ -290,18 +276,14 @@ pub struct ggml_type_traits {
 const _: () = {
     ["Size of ggml_type_traits"][::core::mem::size_of::<ggml_type_traits>() - 56usize];
     ["Alignment of ggml_type_traits"][::core::mem::align_of::<ggml_type_traits>() - 8usize];
-    ["Offset of field: ggml_type_traits::type_name"]
-        [::core::mem::offset_of!(ggml_type_traits, type_name) - 0usize];
-    ["Offset of field: ggml_type_traits::blck_size"]
-        [::core::mem::offset_of!(ggml_type_traits, blck_size) - 8usize];
+    ["Offset of field: ggml_type_traits::type_name"][::core::mem::offset_of!(ggml_type_traits, type_name) - 0usize];
+    ["Offset of field: ggml_type_traits::blck_size"][::core::mem::offset_of!(ggml_type_traits, blck_size) - 8usize];
     ["Offset of field: ggml_type_traits::blck_size_interleave"]
         [::core::mem::offset_of!(ggml_type_traits, blck_size_interleave) - 16usize];
-    ["Offset of field: ggml_type_traits::type_size"]
-        [::core::mem::offset_of!(ggml_type_traits, type_size) - 24usize];
+    ["Offset of field: ggml_type_traits::type_size"][::core::mem::offset_of!(ggml_type_traits, type_size) - 24usize];
     ["Offset of field: ggml_type_traits::is_quantized"]
         [::core::mem::offset_of!(ggml_type_traits, is_quantized) - 32usize];
-    ["Offset of field: ggml_type_traits::to_float"]
-        [::core::mem::offset_of!(ggml_type_traits, to_float) - 40usize];
+    ["Offset of field: ggml_type_traits::to_float"][::core::mem::offset_of!(ggml_type_traits, to_float) - 40usize];
     ["Offset of field: ggml_type_traits::from_float_ref"]
         [::core::mem::offset_of!(ggml_type_traits, from_float_ref) - 48usize];
 };
@@ -324,16 +306,13 @@ pub struct ggml_threadpool_params {
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ggml_threadpool_params"][::core::mem::size_of::<ggml_threadpool_params>() - 528usize];
-    ["Alignment of ggml_threadpool_params"]
-        [::core::mem::align_of::<ggml_threadpool_params>() - 4usize];
+    ["Alignment of ggml_threadpool_params"][::core::mem::align_of::<ggml_threadpool_params>() - 4usize];
     ["Offset of field: ggml_threadpool_params::cpumask"]
         [::core::mem::offset_of!(ggml_threadpool_params, cpumask) - 0usize];
     ["Offset of field: ggml_threadpool_params::n_threads"]
         [::core::mem::offset_of!(ggml_threadpool_params, n_threads) - 512usize];
-    ["Offset of field: ggml_threadpool_params::prio"]
-        [::core::mem::offset_of!(ggml_threadpool_params, prio) - 516usize];
-    ["Offset of field: ggml_threadpool_params::poll"]
-        [::core::mem::offset_of!(ggml_threadpool_params, poll) - 520usize];
+    ["Offset of field: ggml_threadpool_params::prio"][::core::mem::offset_of!(ggml_threadpool_params, prio) - 516usize];
+    ["Offset of field: ggml_threadpool_params::poll"][::core::mem::offset_of!(ggml_threadpool_params, poll) - 520usize];
     ["Offset of field: ggml_threadpool_params::strict_cpu"]
         [::core::mem::offset_of!(ggml_threadpool_params, strict_cpu) - 524usize];
     ["Offset of field: ggml_threadpool_params::paused"]
@@ -380,9 +359,8 @@ pub const GGML_BACKEND_DEVICE_TYPE_IGPU: ggml_backend_dev_type = 2;
 pub const GGML_BACKEND_DEVICE_TYPE_ACCEL: ggml_backend_dev_type = 3;
 pub const GGML_BACKEND_DEVICE_TYPE_META: ggml_backend_dev_type = 4;
 pub type ggml_backend_dev_type = ::core::ffi::c_uint;
-pub type ggml_backend_dev_get_extra_bufts_t = ::core::option::Option<
-    unsafe extern "C" fn(device: ggml_backend_dev_t) -> *mut ggml_backend_buffer_type_t,
->;
+pub type ggml_backend_dev_get_extra_bufts_t =
+    ::core::option::Option<unsafe extern "C" fn(device: ggml_backend_dev_t) -> *mut ggml_backend_buffer_type_t>;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct ggml_backend_sched {
@@ -415,12 +393,10 @@ const _: () = {
     ["Alignment of ggml_type_traits_cpu"][::core::mem::align_of::<ggml_type_traits_cpu>() - 8usize];
     ["Offset of field: ggml_type_traits_cpu::from_float"]
         [::core::mem::offset_of!(ggml_type_traits_cpu, from_float) - 0usize];
-    ["Offset of field: ggml_type_traits_cpu::vec_dot"]
-        [::core::mem::offset_of!(ggml_type_traits_cpu, vec_dot) - 8usize];
+    ["Offset of field: ggml_type_traits_cpu::vec_dot"][::core::mem::offset_of!(ggml_type_traits_cpu, vec_dot) - 8usize];
     ["Offset of field: ggml_type_traits_cpu::vec_dot_type"]
         [::core::mem::offset_of!(ggml_type_traits_cpu, vec_dot_type) - 16usize];
-    ["Offset of field: ggml_type_traits_cpu::nrows"]
-        [::core::mem::offset_of!(ggml_type_traits_cpu, nrows) - 24usize];
+    ["Offset of field: ggml_type_traits_cpu::nrows"][::core::mem::offset_of!(ggml_type_traits_cpu, nrows) - 24usize];
 };
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -451,32 +427,13 @@ unsafe extern "C" {
         ne3: i64,
     ) -> *mut ggml_tensor;
     pub fn ggml_get_name(tensor: *const ggml_tensor) -> *const ::core::ffi::c_char;
-    pub fn ggml_set_name(
-        tensor: *mut ggml_tensor,
-        name: *const ::core::ffi::c_char,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_set_name(tensor: *mut ggml_tensor, name: *const ::core::ffi::c_char) -> *mut ggml_tensor;
     pub fn ggml_set_input(tensor: *mut ggml_tensor);
     pub fn ggml_set_output(tensor: *mut ggml_tensor);
-    pub fn ggml_add(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_sub(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_mul(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_div(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_add(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_sub(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_mul(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_div(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_sqr(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_concat(
         ctx: *mut ggml_context,
@@ -491,29 +448,12 @@ unsafe extern "C" {
     pub fn ggml_silu(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_geglu(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_swiglu(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
-    pub fn ggml_reglu_split(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_geglu_split(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_swiglu_split(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_reglu_split(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_geglu_split(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_swiglu_split(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
-    pub fn ggml_rms_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32)
-    -> *mut ggml_tensor;
-    pub fn ggml_mul_mat(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_rms_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
+    pub fn ggml_mul_mat(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_mul_mat_set_prec(a: *mut ggml_tensor, prec: ggml_prec);
     pub fn ggml_mul_mat_id(
         ctx: *mut ggml_context,
@@ -522,29 +462,11 @@ unsafe extern "C" {
         ids: *mut ggml_tensor,
     ) -> *mut ggml_tensor;
     pub fn ggml_scale(ctx: *mut ggml_context, a: *mut ggml_tensor, s: f32) -> *mut ggml_tensor;
-    pub fn ggml_cpy(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_cast(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        type_: ggml_type,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_cpy(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_cast(ctx: *mut ggml_context, a: *mut ggml_tensor, type_: ggml_type) -> *mut ggml_tensor;
     pub fn ggml_cont(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
-    pub fn ggml_cont_2d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        ne1: i64,
-    ) -> *mut ggml_tensor;
-    pub fn ggml_reshape_2d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        ne1: i64,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_cont_2d(ctx: *mut ggml_context, a: *mut ggml_tensor, ne0: i64, ne1: i64) -> *mut ggml_tensor;
+    pub fn ggml_reshape_2d(ctx: *mut ggml_context, a: *mut ggml_tensor, ne0: i64, ne1: i64) -> *mut ggml_tensor;
     pub fn ggml_reshape_3d(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -552,12 +474,7 @@ unsafe extern "C" {
         ne1: i64,
         ne2: i64,
     ) -> *mut ggml_tensor;
-    pub fn ggml_view_1d(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        ne0: i64,
-        offset: usize,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_view_1d(ctx: *mut ggml_context, a: *mut ggml_tensor, ne0: i64, offset: usize) -> *mut ggml_tensor;
     pub fn ggml_view_2d(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -597,11 +514,7 @@ unsafe extern "C" {
         axis3: ::core::ffi::c_int,
     ) -> *mut ggml_tensor;
     pub fn ggml_transpose(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
-    pub fn ggml_get_rows(
-        ctx: *mut ggml_context,
-        a: *mut ggml_tensor,
-        b: *mut ggml_tensor,
-    ) -> *mut ggml_tensor;
+    pub fn ggml_get_rows(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_set_rows(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -655,11 +568,7 @@ unsafe extern "C" {
         userdata: *mut ::core::ffi::c_void,
     ) -> *mut ggml_tensor;
     pub fn ggml_build_forward_expand(cgraph: *mut ggml_cgraph, tensor: *mut ggml_tensor);
-    pub fn ggml_new_graph_custom(
-        ctx: *mut ggml_context,
-        size: usize,
-        grads: bool,
-    ) -> *mut ggml_cgraph;
+    pub fn ggml_new_graph_custom(ctx: *mut ggml_context, size: usize, grads: bool) -> *mut ggml_cgraph;
     pub fn ggml_graph_node(cgraph: *mut ggml_cgraph, i: ::core::ffi::c_int) -> *mut ggml_tensor;
     pub fn ggml_graph_n_nodes(cgraph: *mut ggml_cgraph) -> ::core::ffi::c_int;
     pub fn ggml_graph_overhead_custom(size: usize, grads: bool) -> usize;
@@ -681,16 +590,10 @@ unsafe extern "C" {
         buft: ggml_backend_buffer_type_t,
     ) -> *mut ggml_backend_buffer;
     pub fn ggml_backend_buft_name(buft: ggml_backend_buffer_type_t) -> *const ::core::ffi::c_char;
-    pub fn ggml_backend_buft_alloc_buffer(
-        buft: ggml_backend_buffer_type_t,
-        size: usize,
-    ) -> ggml_backend_buffer_t;
+    pub fn ggml_backend_buft_alloc_buffer(buft: ggml_backend_buffer_type_t, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_buft_get_alignment(buft: ggml_backend_buffer_type_t) -> usize;
     pub fn ggml_backend_buft_get_max_size(buft: ggml_backend_buffer_type_t) -> usize;
-    pub fn ggml_backend_buft_get_alloc_size(
-        buft: ggml_backend_buffer_type_t,
-        tensor: *const ggml_tensor,
-    ) -> usize;
+    pub fn ggml_backend_buft_get_alloc_size(buft: ggml_backend_buffer_type_t, tensor: *const ggml_tensor) -> usize;
     pub fn ggml_backend_buft_is_host(buft: ggml_backend_buffer_type_t) -> bool;
     pub fn ggml_backend_buffer_name(buffer: ggml_backend_buffer_t) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_buffer_free(buffer: ggml_backend_buffer_t);
@@ -698,15 +601,10 @@ unsafe extern "C" {
     pub fn ggml_backend_buffer_get_size(buffer: ggml_backend_buffer_t) -> usize;
     pub fn ggml_backend_buffer_clear(buffer: ggml_backend_buffer_t, value: u8);
     pub fn ggml_backend_buffer_is_host(buffer: ggml_backend_buffer_t) -> bool;
-    pub fn ggml_backend_buffer_set_usage(
-        buffer: ggml_backend_buffer_t,
-        usage: ggml_backend_buffer_usage,
-    );
+    pub fn ggml_backend_buffer_set_usage(buffer: ggml_backend_buffer_t, usage: ggml_backend_buffer_usage);
     pub fn ggml_backend_name(backend: ggml_backend_t) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_free(backend: ggml_backend_t);
-    pub fn ggml_backend_get_default_buffer_type(
-        backend: ggml_backend_t,
-    ) -> ggml_backend_buffer_type_t;
+    pub fn ggml_backend_get_default_buffer_type(backend: ggml_backend_t) -> ggml_backend_buffer_type_t;
     pub fn ggml_backend_tensor_set(
         tensor: *mut ggml_tensor,
         data: *const ::core::ffi::c_void,
@@ -725,17 +623,10 @@ unsafe extern "C" {
     pub fn ggml_backend_dev_description(device: ggml_backend_dev_t) -> *const ::core::ffi::c_char;
     pub fn ggml_backend_dev_memory(device: ggml_backend_dev_t, free: *mut usize, total: *mut usize);
     pub fn ggml_backend_dev_type(device: ggml_backend_dev_t) -> ggml_backend_dev_type;
-    pub fn ggml_backend_dev_init(
-        device: ggml_backend_dev_t,
-        params: *const ::core::ffi::c_char,
-    ) -> ggml_backend_t;
+    pub fn ggml_backend_dev_init(device: ggml_backend_dev_t, params: *const ::core::ffi::c_char) -> ggml_backend_t;
     pub fn ggml_backend_dev_buffer_type(device: ggml_backend_dev_t) -> ggml_backend_buffer_type_t;
-    pub fn ggml_backend_dev_supports_op(device: ggml_backend_dev_t, op: *const ggml_tensor)
-    -> bool;
-    pub fn ggml_backend_dev_supports_buft(
-        device: ggml_backend_dev_t,
-        buft: ggml_backend_buffer_type_t,
-    ) -> bool;
+    pub fn ggml_backend_dev_supports_op(device: ggml_backend_dev_t, op: *const ggml_tensor) -> bool;
+    pub fn ggml_backend_dev_supports_buft(device: ggml_backend_dev_t, buft: ggml_backend_buffer_type_t) -> bool;
     pub fn ggml_backend_reg_get_proc_address(
         reg: ggml_backend_reg_t,
         name: *const ::core::ffi::c_char,
@@ -753,33 +644,18 @@ unsafe extern "C" {
         op_offload: bool,
     ) -> ggml_backend_sched_t;
     pub fn ggml_backend_sched_free(sched: ggml_backend_sched_t);
-    pub fn ggml_backend_sched_reserve(
-        sched: ggml_backend_sched_t,
-        measure_graph: *mut ggml_cgraph,
-    ) -> bool;
+    pub fn ggml_backend_sched_reserve(sched: ggml_backend_sched_t, measure_graph: *mut ggml_cgraph) -> bool;
     pub fn ggml_backend_sched_get_n_splits(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
-    pub fn ggml_backend_sched_get_buffer_size(
-        sched: ggml_backend_sched_t,
-        backend: ggml_backend_t,
-    ) -> usize;
-    pub fn ggml_backend_sched_alloc_graph(
-        sched: ggml_backend_sched_t,
-        graph: *mut ggml_cgraph,
-    ) -> bool;
-    pub fn ggml_backend_sched_graph_compute(
-        sched: ggml_backend_sched_t,
-        graph: *mut ggml_cgraph,
-    ) -> ggml_status;
+    pub fn ggml_backend_sched_get_buffer_size(sched: ggml_backend_sched_t, backend: ggml_backend_t) -> usize;
+    pub fn ggml_backend_sched_alloc_graph(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> bool;
+    pub fn ggml_backend_sched_graph_compute(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> ggml_status;
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);
     pub fn ggml_backend_tensor_alloc(
         buffer: ggml_backend_buffer_t,
         tensor: *mut ggml_tensor,
         addr: *mut ::core::ffi::c_void,
     ) -> ggml_status;
-    pub fn ggml_backend_cpu_buffer_from_ptr(
-        ptr: *mut ::core::ffi::c_void,
-        size: usize,
-    ) -> ggml_backend_buffer_t;
+    pub fn ggml_backend_cpu_buffer_from_ptr(ptr: *mut ::core::ffi::c_void, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_cpu_buffer_type() -> ggml_backend_buffer_type_t;
     pub fn ggml_threadpool_new(params: *mut ggml_threadpool_params) -> *mut ggml_threadpool;
     pub fn ggml_threadpool_free(threadpool: *mut ggml_threadpool);
@@ -811,14 +687,8 @@ unsafe extern "C" {
     pub fn ggml_cpu_has_llamafile() -> ::core::ffi::c_int;
     pub fn ggml_get_type_traits_cpu(type_: ggml_type) -> *const ggml_type_traits_cpu;
     pub fn ggml_backend_cpu_init() -> ggml_backend_t;
-    pub fn ggml_backend_cpu_set_n_threads(
-        backend_cpu: ggml_backend_t,
-        n_threads: ::core::ffi::c_int,
-    );
-    pub fn ggml_backend_cpu_set_threadpool(
-        backend_cpu: ggml_backend_t,
-        threadpool: ggml_threadpool_t,
-    );
+    pub fn ggml_backend_cpu_set_n_threads(backend_cpu: ggml_backend_t, n_threads: ::core::ffi::c_int);
+    pub fn ggml_backend_cpu_set_threadpool(backend_cpu: ggml_backend_t, threadpool: ggml_threadpool_t);
     pub fn ggml_backend_cpu_set_abort_callback(
         backend_cpu: ggml_backend_t,
         abort_callback: ggml_abort_callback,

@@ -87,7 +87,7 @@ fn products_are_right_from_every_kind_of_memory() {
                 let product = ctx.mul_mat(&w, &input).unwrap();
                 let error = nmse(&want, &compute(&ctx, product, &[(&input, &bytes(&x))]));
                 eprintln!("{ty} x {t} from {}: NMSE {error:.1e}", buft.name());
-                assert!(error < 1e-3, "{ty} x {t} from {}: NMSE {error:e}", buft.name());
+                assert!(error < 2e-4, "{ty} x {t} from {}: NMSE {error:e}", buft.name());
             }
         }
     }
