@@ -1,7 +1,7 @@
 /* How a thread waits at ggml's barrier; included before ggml-cpu.c, whose loop `CMakeLists.txt` replaces by these calls.
  *
  * ggml spins without bound. Beside other busy processes a waiting thread so burns the time slice that the thread it waits
- * for needs, and a token takes seconds. Here it spins for 50 to 200 us, longer than nearly every wait on a quiet machine,
+ * for needs, and a token takes seconds. Here it spins for 0.1 to 0.5 ms, longer than nearly every wait on a quiet machine,
  * and then sleeps until it is woken. A sleep of a millisecond means that the other thread has lost its processor: for a
  * while threads then sleep at once, because whoever sleeps is scheduled before a process that never does. */
 #ifndef GRACEKV_WAIT_H
@@ -27,7 +27,7 @@
 
 /* Pauses before sleeping, on a quiet and on a busy machine; what a sleep of another thread's slice takes; and for how
  * many waits (two or three tokens) it is remembered. */
-enum { GRACEKV_SPIN_QUIET = 4096, GRACEKV_SPIN_BUSY = 16, GRACEKV_LONG_NS = 1200000, GRACEKV_BUSY_WAITS = 2000 };
+enum { GRACEKV_SPIN_QUIET = 8192, GRACEKV_SPIN_BUSY = 16, GRACEKV_LONG_NS = 1200000, GRACEKV_BUSY_WAITS = 1300 };
 
 static atomic_int gracekv_n_sleeping;
 static atomic_int gracekv_n_busy;
