@@ -107,7 +107,7 @@ impl Build<'_> {
         if rope.kind == RopeKind::None {
             return Ok(x.clone());
         }
-        self.ctx.rope(x, &self.inputs.pos, self.model.weights.rope_freqs.as_ref(), &params(rope))
+        self.ctx.rope(x, &self.inputs.pos, self.model.weights.rope_freqs.as_ref(), &rope_params(rope))
     }
 
     /// Stores keys and values, then attends and projects. Shapes: `q, k, v` as [`Build::qkv`], rotated; result `{n_embd, n_tokens}`.
@@ -263,7 +263,8 @@ impl Build<'_> {
     }
 }
 
-fn params(rope: &Rope) -> RopeParams {
+/// ggml's parameters for a rotation; positions and frequency divisors are tensors of the graph.
+pub fn rope_params(rope: &Rope) -> RopeParams {
     RopeParams {
         neox: rope.kind == RopeKind::Neox,
         n_rot: rope.n_rot,

@@ -9,6 +9,7 @@ mod hparams;
 mod placement;
 mod weights;
 
+pub use blocks::rope_params;
 pub use graph::{graph_size, Attention, Build, GraphSpec, Inputs, ModelGraph, Outputs};
 pub use hparams::{Hparams, Reader};
 pub use weights::{Layer, LoadOptions, Loader, Weights};

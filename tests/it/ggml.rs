@@ -8,6 +8,7 @@ use gracekv::ggml::{
 };
 use gracekv::ggml::{ThreadParams, Type};
 use gracekv::gguf::GgmlType;
+use gracekv::model::rope_params;
 
 use crate::support::nmse;
 
@@ -115,19 +116,8 @@ fn rotation_on_the_host_is_that_of_ggml() {
         let a = ctx.input(Type::F32, &[dim, n_head, n_tokens]).unwrap();
         let p = ctx.input(Type::I32, &[n_tokens]).unwrap();
         let f = ctx.input(Type::F32, &[rope.n_rot / 2]).unwrap();
-        let params = RopeParams {
-            neox: rope.kind == RopeKind::Neox,
-            n_rot: rope.n_rot,
-            n_ctx_orig: rope.n_ctx_orig,
-            freq_base: rope.freq_base,
-            freq_scale: rope.freq_scale,
-            ext_factor: rope.ext_factor,
-            attn_factor: rope.attn_factor,
-            beta_fast: rope.beta_fast,
-            beta_slow: rope.beta_slow,
-        };
         let has_factors = !rope.freq_factors.is_empty();
-        let out = ctx.rope(&a, &p, has_factors.then_some(&f), &params).unwrap();
+        let out = ctx.rope(&a, &p, has_factors.then_some(&f), &rope_params(&rope)).unwrap();
         let (x_bytes, factor_bytes) = (bytes(&x), bytes(&rope.freq_factors));
         let pos_bytes: Vec<u8> = pos.iter().flat_map(|p| p.to_le_bytes()).collect();
         let mut inputs: Vec<(&Tensor, &[u8])> = vec![(&a, &x_bytes), (&p, &pos_bytes)];
