@@ -385,6 +385,8 @@ impl Engine {
 
 fn append(sched: &mut Scheduler, g: &ModelGraph, t: &Tensor, out: &mut Vec<f32>) -> Result<()> {
     let at = out.len();
+    // What a doubling vector holds in reserve would be resident beside the full cache.
+    out.reserve_exact(t.n_elements());
     out.resize(at + t.n_elements(), 0.0);
     sched.read(&g.graph, t, &mut out[at..])
 }

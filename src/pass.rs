@@ -160,52 +160,55 @@ impl Source for EngineSource<'_> {
     }
 }
 
-/// What prefill and lookahead left for the pass.
+/// What prefill and lookahead left for the pass, which uses it up.
 pub struct Material<'a> {
     /// The prompt that the cache holds from position 0 on.
     pub prompt: &'a [u32],
     /// Queries tapped while the prompt was read; the last `n_window_query` of them are the window.
-    pub prompt_record: &'a Recorded,
+    pub prompt_record: Recorded,
     /// Queries tapped while the lookahead was decoded.
-    pub lookahead_record: &'a Recorded,
+    pub lookahead_record: Recorded,
 }
 
-impl Material<'_> {
-    fn probes(&self, needs: &Needs, engine: &Engine) -> Result<Probes> {
-        let n_prompt = self.prompt.len();
-        let window = n_prompt.saturating_sub(needs.n_window_query) as u32;
-        let sample = |pos: &u32| *pos < window;
-        let n_sample = self.prompt_record.pos.iter().filter(|p| sample(p)).count();
-        let hp = &engine.model().hp;
-        let per_probe = hp.head_dim_k * hp.n_head;
-        let kind = |kind| move |&pos: &u32| Probe { kind, pos };
-        let (samples, windows) = self.prompt_record.pos.split_at(n_sample);
-        let mut out = Probes::default();
-        out.list.extend(windows.iter().map(kind(ProbeKind::Window)));
-        out.list.extend(samples.iter().map(kind(ProbeKind::Sample)));
-        out.list.extend(self.lookahead_record.pos.iter().map(kind(ProbeKind::Lookahead)));
-        let n_lookahead = self.lookahead_record.pos.len();
-        for il in 0..hp.n_layer {
-            let prompt = self.prompt_record.queries.get(il).map_or(&[][..], |q| q);
-            let ahead = self.lookahead_record.queries.get(il).map_or(&[][..], |q| q);
-            let (samples, windows) = prompt.split_at((n_sample * per_probe).min(prompt.len()));
-            out.queries.push([windows, samples, ahead].concat());
-            let mut keys = Vec::new();
-            if !prompt.is_empty() && n_lookahead > 0 {
-                // {head_dim_k, n_head_kv, n_lookahead} from head-major rows.
-                keys = vec![0.0; hp.head_dim_k * hp.n_head_kv * n_lookahead];
-                let mut rows = vec![0.0; hp.head_dim_k * n_lookahead];
-                for g in 0..hp.n_head_kv {
-                    engine.cache.read_keys(il, g, n_prompt, &mut rows)?;
-                    for (t, row) in rows.chunks_exact(hp.head_dim_k).enumerate() {
-                        keys[(t * hp.n_head_kv + g) * hp.head_dim_k..][..hp.head_dim_k].copy_from_slice(row);
-                    }
+/// The probes of a method. Queries are moved, never copied as a whole: a copy would count in the peak of the pass.
+fn probes(needs: &Needs, n_prompt: usize, prompt: Recorded, lookahead: Recorded, engine: &Engine) -> Result<Probes> {
+    let window = n_prompt.saturating_sub(needs.n_window_query) as u32;
+    let n_sample = prompt.pos.iter().filter(|&&pos| pos < window).count();
+    let hp = &engine.model().hp;
+    let per_probe = hp.head_dim_k * hp.n_head;
+    let kind = |kind| move |&pos: &u32| Probe { kind, pos };
+    let (samples, windows) = prompt.pos.split_at(n_sample);
+    let mut out = Probes::default();
+    out.list.extend(windows.iter().map(kind(ProbeKind::Window)));
+    out.list.extend(samples.iter().map(kind(ProbeKind::Sample)));
+    out.list.extend(lookahead.pos.iter().map(kind(ProbeKind::Lookahead)));
+    let n_lookahead = lookahead.pos.len();
+    let mut ahead = lookahead.queries.into_iter();
+    let layers = prompt.queries.into_iter().chain(std::iter::repeat_with(Vec::new)).take(hp.n_layer).enumerate();
+    for (il, mut queries) in layers {
+        let ahead = ahead.next().unwrap_or_default();
+        let tapped = !queries.is_empty();
+        // Samples were tapped before the window, and are wanted behind it.
+        let n = queries.len();
+        queries.rotate_left((n_sample * per_probe).min(n));
+        queries.reserve_exact(ahead.len());
+        queries.extend(ahead);
+        out.queries.push(queries);
+        let mut keys = Vec::new();
+        if tapped && n_lookahead > 0 {
+            // {head_dim_k, n_head_kv, n_lookahead} from head-major rows.
+            keys = vec![0.0; hp.head_dim_k * hp.n_head_kv * n_lookahead];
+            let mut rows = vec![0.0; hp.head_dim_k * n_lookahead];
+            for g in 0..hp.n_head_kv {
+                engine.cache.read_keys(il, g, n_prompt, &mut rows)?;
+                for (t, row) in rows.chunks_exact(hp.head_dim_k).enumerate() {
+                    keys[(t * hp.n_head_kv + g) * hp.head_dim_k..][..hp.head_dim_k].copy_from_slice(row);
                 }
             }
-            out.lookahead_keys.push(keys);
         }
-        Ok(out)
+        out.lookahead_keys.push(keys);
     }
+    Ok(out)
 }
 
 /// What all views of a pass share.
@@ -246,23 +249,25 @@ pub fn run(
     engine: &mut Engine,
     method: &dyn Method,
     options: &PassOptions,
-    material: &Material,
+    material: Material,
     room: usize,
 ) -> Result<Report> {
     let start = Instant::now();
-    let (n_tokens, hp) = (material.prompt.len(), engine.model().hp.clone());
+    let Material { prompt, mut prompt_record, lookahead_record } = material;
+    let (n_tokens, hp) = (prompt.len(), engine.model().hp.clone());
     let layers = hp.global_layers();
     let ratio = options.ratio(n_tokens);
     let budget = Budget::of_ratio(ratio, layers.len() * hp.n_head_kv, n_tokens, options.n_sink, options.n_window)?;
     let needs = method.needs();
-    let probes = material.probes(&needs, engine)?;
-    let hidden = Hidden { layers: material.prompt_record.hidden.clone(), n_proj: N_PROJ };
+    let n_lookahead = lookahead_record.pos.len();
+    let hidden = Hidden { layers: std::mem::take(&mut prompt_record.hidden), n_proj: N_PROJ };
+    let probes = probes(&needs, n_tokens, prompt_record, lookahead_record, engine)?;
     let scene = Scene { hp: &hp, layers: &layers, n_tokens, probes: &probes, hidden: &hidden };
     engine.drop_graph();
     let bytes_before = engine.cache.bytes();
     let resident_before = ggml::resident_bytes();
     ggml::reset_peak_resident();
-    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, material.prompt)), &budget)?;
+    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, prompt)), &budget)?;
     let allocate = start.elapsed();
 
     let buft = engine.cache_buffer_type();
@@ -272,7 +277,7 @@ pub fn run(
     let block = (2 * rayon::current_num_threads()).div_ceil(hp.n_head_kv).max(1);
     for part in layers.chunks(block) {
         let at = Instant::now();
-        let source = EngineSource::new(engine, material.prompt);
+        let source = EngineSource::new(engine, prompt);
         let view = scene.view(&source);
         let plans = part.par_iter().map(|&il| allocation.layer(&view, il)).collect::<Result<Vec<_>>>()?;
         drop(source);
@@ -292,7 +297,7 @@ pub fn run(
         method: method.name(),
         ratio,
         n_tokens,
-        n_lookahead: material.lookahead_record.pos.len(),
+        n_lookahead,
         n_entries_before: layers.len() * hp.n_head_kv * n_tokens,
         layers: reports,
         n_layer: hp.n_layer,

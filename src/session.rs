@@ -113,15 +113,13 @@ impl Session {
         };
         let material = Material {
             prompt: &self.prompt,
-            prompt_record: &self.prompt_record,
-            lookahead_record: &self.lookahead_record,
+            prompt_record: std::mem::take(&mut self.prompt_record),
+            lookahead_record: std::mem::take(&mut self.lookahead_record),
         };
         let left = self.engine.options().n_ctx - self.engine.cache.n_past();
         let room = self.n_predict.unwrap_or(ROOM).min(left);
-        let report = pass::run(&mut self.engine, method.as_ref(), options, &material, room)?;
+        let report = pass::run(&mut self.engine, method.as_ref(), options, material, room)?;
         self.report = Some(report);
-        self.prompt_record = Recorded::default();
-        self.lookahead_record = Recorded::default();
         self.state = State::Done;
         Ok(())
     }

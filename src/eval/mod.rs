@@ -167,11 +167,10 @@ impl Prefilled {
         let taps = pass::taps(&needs, self.prompt.len(), engine.model().hp.n_layer);
         // A method sees what it would see if it ran alone.
         let prompt_record = self.record.at(&taps.queries);
-        let none = Recorded::default();
-        let lookahead_record = if needs.lookahead { &self.lookahead_record } else { &none };
-        let material = Material { prompt: &self.prompt, prompt_record: &prompt_record, lookahead_record };
+        let lookahead_record = if needs.lookahead { self.lookahead_record.clone() } else { Recorded::default() };
+        let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
         let options = PassOptions { target: Target::Ratio(case.ratio), ..setting.pass.clone() };
-        let report = pass::run(engine, case.method.as_ref(), &options, &material, room)?;
+        let report = pass::run(engine, case.method.as_ref(), &options, material, room)?;
         engine.cache.truncate(self.prompt.len())?;
         Ok(report.total)
     }
