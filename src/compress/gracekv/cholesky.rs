@@ -11,19 +11,41 @@ use crate::compress::vector;
 /// Columns that are factored by scalar code before one product updates the rest.
 const BLOCK: usize = 32;
 
-/// Replaces symmetric `a` by its lower factor, `a = L L'`; the upper triangle becomes 0.
+/// A factor `F` with as few columns as leave out at most `tolerance` of the trace: `a = F F'` but for that (pivoted Cholesky).
 ///
-/// A column whose pivot is not above 1e-6 of the largest diagonal value becomes 0: what is left of it is rounding.
-pub fn factor_semidefinite(a: &mut Array2<f32>) {
-    let largest = a.diag().fold(0.0f32, |m, &v| if v > m { v } else { m });
-    factor(a, 1e-6 * largest);
+/// Shapes: `a: {n, n}`, symmetric and positive semidefinite; result: `{rank, n}`.
+pub fn factor_low_rank(a: Array2<f32>, tolerance: f32) -> Array2<f32> {
+    let n = a.nrows();
+    let mut left = a.diag().to_vec();
+    let stop = tolerance.max(1e-6) * left.iter().sum::<f32>();
+    let mut columns = Array2::zeros((n, n));
+    let mut rank = 0;
+    while rank < n && left.iter().sum::<f32>() > stop {
+        let Some(pivot) = (0..n).max_by(|&i, &j| left[i].total_cmp(&left[j]).then(j.cmp(&i))) else { break };
+        if !(left[pivot] > 0.0 && left[pivot].is_finite()) {
+            break;
+        }
+        let scale = 1.0 / left[pivot].sqrt();
+        // Column `rank` is row `rank` here, so that all rows are contiguous.
+        let (done, mut open) = columns.view_mut().split_at(Axis(0), rank);
+        let mut column = open.row_mut(0);
+        column.assign(&a.row(pivot));
+        for before in done.rows() {
+            column.scaled_add(-before[pivot], &before);
+        }
+        column *= scale;
+        left.iter_mut().zip(column).for_each(|(d, c)| *d = (*d - *c * *c).max(0.0));
+        left[pivot] = 0.0;
+        rank += 1;
+    }
+    columns.slice(s![..rank, ..]).t().as_standard_layout().into_owned()
 }
 
 /// Solves `a x = b` for positive definite `a`, which is destroyed; `b` becomes `x`. False when `a` is singular or not finite.
 ///
 /// Shapes: `a: {n, n}`, `b: {n_rhs, n}`.
 pub fn solve(a: &mut Array2<f32>, b: &mut Array2<f32>) -> bool {
-    if !factor(a, 0.0) {
+    if !factor(a) {
         return false;
     }
     substitute_forward(a.view(), b);
@@ -34,7 +56,7 @@ pub fn solve(a: &mut Array2<f32>, b: &mut Array2<f32>) -> bool {
 /// [`solve`] for one right-hand side. Shapes: `b: {n}`.
 pub fn solve_one(a: &mut Array2<f32>, b: &mut [f32]) -> bool {
     let n = b.len();
-    let (true, Some(l)) = (factor(a, 0.0), a.as_slice()) else { return false };
+    let (true, Some(l)) = (factor(a), a.as_slice()) else { return false };
     for i in 0..n {
         let row = &l[i * n..i * n + n];
         b[i] = (b[i] - vector::dot(&row[..i], &b[..i])) / row[i];
@@ -48,14 +70,14 @@ pub fn solve_one(a: &mut Array2<f32>, b: &mut [f32]) -> bool {
     b.iter().all(|x| x.is_finite())
 }
 
-/// Cholesky's factorisation; false when a pivot was not above `min_pivot` (its column is then 0).
-fn factor(a: &mut Array2<f32>, min_pivot: f32) -> bool {
+/// Cholesky's factorisation `a = L L'` in the lower triangle, the upper one becomes 0; false when `a` is not positive definite.
+fn factor(a: &mut Array2<f32>) -> bool {
     let n = a.nrows();
     let mut definite = true;
     for first in (0..n).step_by(BLOCK) {
         let last = n.min(first + BLOCK);
         let Some(rows) = a.as_slice_mut() else { return false };
-        definite &= factor_columns(&mut rows[first * n..], n, first, last, min_pivot);
+        definite &= factor_columns(&mut rows[first * n..], n, first, last);
         let (left, mut right) = a.view_mut().split_at(Axis(1), last);
         let panel = left.slice(s![last.., first..last]);
         let mut rest = right.slice_mut(s![last.., ..]);
@@ -69,7 +91,7 @@ fn factor(a: &mut Array2<f32>, min_pivot: f32) -> bool {
 
 /// Factors the columns `first..last`; `rows` are the rows from `first` on, of length `n`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn factor_columns(rows: &mut [f32], n: usize, first: usize, last: usize, min_pivot: f32) -> bool {
+fn factor_columns(rows: &mut [f32], n: usize, first: usize, last: usize) -> bool {
     let mut definite = true;
     for j in first..last {
         let (done, open) = rows.split_at_mut((j - first + 1) * n);
@@ -78,7 +100,7 @@ fn factor_columns(rows: &mut [f32], n: usize, first: usize, last: usize, min_piv
         let mut pivot_row = [0.0; BLOCK];
         pivot_row[..j - first].copy_from_slice(&own[first..j]);
         let pivot = own[j] - vector::product(&pivot_row, &pivot_row);
-        let scale = if pivot > min_pivot && pivot.is_finite() { 1.0 / pivot.sqrt() } else { 0.0 };
+        let scale = if pivot > 0.0 && pivot.is_finite() { 1.0 / pivot.sqrt() } else { 0.0 };
         definite &= scale > 0.0;
         own[j] = pivot.max(0.0) * scale;
         for row in open.chunks_exact_mut(n) {
@@ -157,9 +179,26 @@ mod tests {
     fn factors_matrices_of_low_rank() {
         let m = random(40, 7);
         let a = m.dot(&m.t());
-        let mut l = a.clone();
-        factor_semidefinite(&mut l);
+        let l = factor_low_rank(a.clone(), 0.0);
+        assert_eq!(l.ncols(), 7);
         assert!((l.dot(&l.t()) - &a).iter().all(|d| d.abs() < 1e-3));
+    }
+
+    #[test]
+    fn leaves_out_no_more_than_is_allowed() {
+        let m = random(30, 50);
+        let a = m.dot(&m.t());
+        let trace = a.diag().sum();
+        let mut ranks = Vec::new();
+        for tolerance in [0.0, 0.01, 0.1, 0.5, 1.0] {
+            let l = factor_low_rank(a.clone(), tolerance);
+            let rest = &a - &l.dot(&l.t());
+            assert!(rest.diag().sum() <= (tolerance + 1e-5) * trace, "{tolerance}");
+            ranks.push(l.ncols());
+        }
+        assert!(ranks.windows(2).all(|r| r[0] > r[1]) && ranks[4] == 0, "{ranks:?}");
+        assert_eq!(factor_low_rank(Array2::zeros((4, 4)), 0.02).dim(), (4, 0));
+        assert_eq!(factor_low_rank(Array2::from_elem((4, 4), f32::NAN), 0.02).dim(), (4, 0));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use crate::compress::vector;
 
 /// Tokens whose distances to all centres are in memory at a time.
 const TILE: usize = 512;
+/// Share of the variance of the queries that the metric may leave out.
+const METRIC_TOLERANCE: f32 = 0.02;
 /// Part of the mean weight that every token has.
 const MIN_WEIGHT: f32 = 1e-3;
 
@@ -22,20 +24,18 @@ pub fn cluster(head: &Head, evicted: &[u32], n: usize, n_lloyd: usize) -> Vec<u3
     let factor = metric(head.queries.view());
     let mut x = Array2::zeros((evicted.len(), factor.ncols()));
     for (tokens, mut x) in evicted.chunks(TILE).zip(x.axis_chunks_iter_mut(Axis(0), TILE)) {
-        let at: Vec<usize> = tokens.iter().map(|&t| t as usize).collect();
-        general_mat_mul(1.0, &head.keys.select(Axis(0), &at), &factor, 0.0, &mut x);
+        general_mat_mul(1.0, &head.keys.of(tokens), &factor, 0.0, &mut x);
     }
     k_means(&x, &weights(head, evicted), n, n_lloyd)
 }
 
-/// The lower factor of the covariance of the queries. Shapes: `{head_dim_k, head_dim_k}`.
+/// A factor of the covariance of the queries, without the directions in which they hardly differ. Shapes: `{rank, head_dim_k}`.
 pub fn metric(queries: ArrayView2<f32>) -> Array2<f32> {
     let n = queries.nrows().max(1) as f32;
     let mean = queries.sum_axis(Axis(0)) / n;
     let centred = &queries - &mean;
-    let mut covariance = centred.t().dot(&centred) / n;
-    cholesky::factor_semidefinite(&mut covariance);
-    covariance
+    let covariance = centred.t().dot(&centred) / n;
+    cholesky::factor_low_rank(covariance, METRIC_TOLERANCE)
 }
 
 /// Clustering weights, with the mean 1.

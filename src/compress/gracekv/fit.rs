@@ -8,7 +8,7 @@
 
 use ndarray::{Array2, ArrayViewMut2, Axis};
 
-use super::observe::Head;
+use super::observe::{Head, Rows};
 use super::{cholesky, Options};
 use crate::compress::vector;
 
@@ -58,7 +58,7 @@ pub fn fit(head: &Head, evicted: &[u32], cluster_of: &[u32], n: usize, options: 
             prototypes.push(fit_cluster(head, &batch[0], None, options));
             continue;
         }
-        let mut logits = head.logits(&batch.concat());
+        let mut logits = head.logits(head.keys.of(&batch.concat()).view());
         let mut logits = logits.view_mut();
         for tokens in batch {
             let (own, others) = logits.split_at(Axis(0), tokens.len());
@@ -72,7 +72,7 @@ pub fn fit(head: &Head, evicted: &[u32], cluster_of: &[u32], n: usize, options: 
 /// `logits: {n_row, tokens.len()}`, or none when they are too many to hold.
 fn fit_cluster(head: &Head, tokens: &[u32], mut logits: Option<ArrayViewMut2<f32>>, options: &Options) -> Prototype {
     if let [token] = *tokens {
-        let row = |matrix: &Array2<f32>| matrix.row(token as usize).to_vec();
+        let row = |rows: &Rows| rows.of(tokens).into_iter().collect();
         return Prototype {
             key: row(&head.keys),
             value: row(&head.values),
@@ -109,20 +109,20 @@ fn sums(head: &Head, tokens: &[u32], logits: &mut Option<ArrayViewMut2<f32>>) ->
     };
     match logits {
         Some(logits) => add(logits.view_mut()),
-        None => tokens.chunks(TILE).for_each(|tokens| add(head.logits(tokens).view_mut())),
+        None => tokens.chunks(TILE).for_each(|tokens| add(head.logits(head.keys.of(tokens).view()).view_mut())),
     }
     (shift, sum)
 }
 
 /// Mean of the rows of `tokens` weighted by `mass`.
-fn mean_row(matrix: &Array2<f32>, tokens: &[u32], mass: &[f32]) -> Vec<f32> {
+fn mean_row(rows: &Rows, tokens: &[u32], mass: &[f32]) -> Vec<f32> {
     let total: f32 = tokens.iter().map(|&t| mass[t as usize]).sum();
-    let mut mean = vec![0.0; matrix.ncols()];
-    for &t in tokens {
-        let known = total > 0.0 && total.is_finite();
-        let w = if known { mass[t as usize] / total } else { 1.0 / tokens.len() as f32 };
-        if let Some(row) = matrix.row(t as usize).as_slice() {
-            vector::add_scaled(&mut mean, w, row);
+    let known = total > 0.0 && total.is_finite();
+    let mut mean = vec![0.0; rows.dim()];
+    for tile in tokens.chunks(TILE) {
+        for (&t, row) in tile.iter().zip(rows.of(tile).rows()) {
+            let w = if known { mass[t as usize] / total } else { 1.0 / tokens.len() as f32 };
+            row.to_slice().into_iter().for_each(|row| vector::add_scaled(&mut mean, w, row));
         }
     }
     mean
@@ -206,10 +206,10 @@ fn fit_value(
     let max_coef = largest(&log_coef);
     vector::exp_minus(&mut log_coef, max_coef, NEGLIGIBLE);
     let coef: Vec<f32> = log_coef.iter().zip(&head.weight).map(|(c, w)| c * w).collect();
-    let mut value = vec![0.0f32; head.values.ncols()];
+    let mut value = vec![0.0f32; head.values.dim()];
     let mut add = |tokens: &[u32], tile: ArrayViewMut2<f32>| {
-        for (&t, e) in tokens.iter().zip(tile.rows()) {
-            if let (Some(e), Some(v)) = (e.to_slice(), head.values.row(t as usize).to_slice()) {
+        for (v, e) in head.values.of(tokens).rows().into_iter().zip(tile.rows()) {
+            if let (Some(e), Some(v)) = (e.to_slice(), v.to_slice()) {
                 vector::add_scaled(&mut value, vector::dot(&coef, e), v);
             }
         }
@@ -217,7 +217,7 @@ fn fit_value(
     match logits {
         Some(logits) => add(tokens, logits.view_mut()),
         None => tokens.chunks(TILE).for_each(|tokens| {
-            let mut tile = head.logits(tokens);
+            let mut tile = head.logits(head.keys.of(tokens).view());
             let mut unused = vec![0.0; shift.len()];
             for row in tile.rows_mut() {
                 row.into_slice().into_iter().for_each(|row| vector::exp_shifted(row, shift, FLOOR, &mut unused));

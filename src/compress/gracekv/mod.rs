@@ -21,7 +21,6 @@ use rayon::prelude::*;
 use self::allocate::HeadChoice;
 use self::fit::Prototype;
 use self::observe::Head;
-use super::score::matrix;
 use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::plan::{Entry, HeadPlan, LayerPlan, Row};
 use crate::cache::view::View;
@@ -152,18 +151,17 @@ fn plan_head(view: &View, il: usize, g: usize, choice: &HeadChoice, options: &Op
             fit::fit(&head, &evicted, &cluster_of, n, options)
         }
     };
-    assemble(&head, &choice.kept, &prototypes, options)
+    Ok(assemble(&head, &choice.kept, &prototypes, options))
 }
 
 /// The plan of a head: exact tokens and clusters of one token in the order of the tokens, then the merged ones.
-fn assemble(head: &Head, kept: &[u32], prototypes: &[Prototype], options: &Options) -> Result<HeadPlan> {
+fn assemble(head: &Head, kept: &[u32], prototypes: &[Prototype], options: &Options) -> HeadPlan {
     let mut tokens: Vec<u32> = kept.iter().copied().chain(prototypes.iter().filter_map(|p| p.token)).collect();
     tokens.sort_unstable();
     let merged: Vec<&Prototype> = prototypes.iter().filter(|p| p.token.is_none()).collect();
 
     let mut plan = HeadPlan::keep(tokens.iter().copied());
-    let (mut keys, mut values, mut bias) =
-        (head.rows(&head.keys, &tokens), head.rows(&head.values, &tokens), vec![0.0; tokens.len()]);
+    let mut bias = vec![0.0; tokens.len()];
     for (i, prototype) in (0..).zip(&merged) {
         let (key, value) = (Row::New(i), Row::New(i));
         plan.entries.push(Entry { key, value, bias: prototype.bias, n_tokens: prototype.n_tokens });
@@ -171,14 +169,13 @@ fn assemble(head: &Head, kept: &[u32], prototypes: &[Prototype], options: &Optio
         plan.new_values.extend(&prototype.value);
         bias.push(prototype.bias);
     }
-    keys.extend(&plan.new_keys);
-    values.extend(&plan.new_values);
     if options.refit {
-        let (keys, values) = (matrix(keys, head.keys.ncols())?, matrix(values, head.values.ncols())?);
-        if let Some(values) = refit::refit(head, &keys, &bias, values, options.ridge) {
+        let values = head.values.of_and(&tokens, &plan.new_values);
+        let entries = refit::Entries { tokens: &tokens, new_keys: &plan.new_keys, bias: &bias };
+        if let Some(values) = refit::refit(head, &entries, values, options.ridge) {
             (0..).zip(&mut plan.entries).for_each(|(i, entry)| entry.value = Row::New(i));
-            plan.new_values = values.into_iter().collect();
+            plan.new_values = values.into_raw_vec_and_offset().0;
         }
     }
-    Ok(plan)
+    plan
 }

@@ -5,8 +5,10 @@
 //! the decoded tokens before it (1 for other probes), `pw` is 1, or [`super::Options::sample_weight`] for sampled probes.
 //! Observations of all heads are kept from the division of the budget to the plans, so they are stored in 16 bits.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array2, Axis};
+use ndarray::{Array2, ArrayView2};
 
 use crate::cache::view::{ProbeKind, View};
 use crate::compress::score::{matrix, Queries};
@@ -15,6 +17,8 @@ use crate::error::Result;
 
 /// Logarithm of the smallest probability: its square, times a weight, is still a normal number.
 const FLOOR: f32 = -36.0;
+/// Rows that are read at a time.
+const TILE: usize = 256;
 /// All probes have a say.
 const KINDS: [ProbeKind; 3] = [ProbeKind::Window, ProbeKind::Sample, ProbeKind::Lookahead];
 
@@ -129,12 +133,55 @@ fn from_bf16(x: u16) -> f32 {
     f32::from_bits(u32::from(x) << 16)
 }
 
+/// Rows in half precision: as exact as most caches hold them, and half as large while a head is planned.
+pub struct Rows {
+    data: Vec<f16>,
+    dim: usize,
+}
+
+impl Rows {
+    /// `n_tokens` rows of length `dim`; `read(first, out)` fills the rows from `first` on.
+    ///
+    /// # Errors
+    /// When `read` fails.
+    pub fn read(n_tokens: usize, dim: usize, mut read: impl FnMut(usize, &mut [f32]) -> Result<()>) -> Result<Self> {
+        let (mut data, mut tile) = (vec![f16::ZERO; n_tokens * dim], vec![0.0; TILE * dim]);
+        for (i, data) in data.chunks_mut(tile.len().max(1)).enumerate() {
+            let tile = &mut tile[..data.len()];
+            read(i * TILE, tile)?;
+            data.convert_from_f32_slice(tile);
+        }
+        Ok(Rows { data, dim })
+    }
+
+    /// Length of a row.
+    pub fn dim(&self) -> usize {
+        self.dim
+    }
+
+    /// The rows of `tokens`. Shapes: `{dim, tokens.len()}`.
+    pub fn of(&self, tokens: &[u32]) -> Array2<f32> {
+        self.of_and(tokens, &[])
+    }
+
+    /// The rows of `tokens`, and `more` rows behind them. Shapes: `more: {dim, n}`, result: `{dim, tokens.len() + n}`.
+    pub fn of_and(&self, tokens: &[u32], more: &[f32]) -> Array2<f32> {
+        let mut out = Array2::zeros((tokens.len() + more.len() / self.dim.max(1), self.dim));
+        out.iter_mut().skip(tokens.len() * self.dim).zip(more).for_each(|(x, y)| *x = *y);
+        for (&t, mut row) in tokens.iter().zip(out.rows_mut()) {
+            let source = &self.data[t as usize * self.dim..][..self.dim];
+            row.as_slice_mut().into_iter().for_each(|row| source.convert_to_f32_slice(row));
+        }
+        out
+    }
+}
+
 /// One head with its keys, values and observation, ready to be merged.
 pub struct Head {
     /// Shapes: `{head_dim_k, n_tokens}`.
-    pub keys: Array2<f32>,
+    pub keys: Rows,
     /// Shapes: `{head_dim_v, n_tokens}`.
-    pub values: Array2<f32>,
+    pub values: Rows,
     /// Scaled queries behind the prompt. Shapes: `{head_dim_k, n_row}`.
     pub queries: Array2<f32>,
     /// Logit soft-cap, 0 = none.
@@ -161,8 +208,8 @@ impl Head {
         let output = seen.output.chunks(view.head_dim_v.max(1)).zip(&seen.output_scale);
         let output = output.flat_map(|(row, &scale)| row.iter().map(move |&x| f32::from(x) * scale)).collect();
         Ok(Head {
-            keys: matrix(view.keys(il, g)?, view.head_dim_k)?,
-            values: matrix(view.values(il, g)?, view.head_dim_v)?,
+            keys: Rows::read(view.n_tokens, view.head_dim_k, |first, out| view.source.keys(il, g, first, out))?,
+            values: Rows::read(view.n_tokens, view.head_dim_v, |first, out| view.source.values(il, g, first, out))?,
             queries: Queries::load(view, il, g, &KINDS)?.rows,
             softcap: view.logit_softcap,
             weight: seen.weight.clone(),
@@ -173,16 +220,10 @@ impl Head {
         })
     }
 
-    /// Capped logits of `tokens`. Shapes: `{n_row, tokens.len()}`.
-    pub fn logits(&self, tokens: &[u32]) -> Array2<f32> {
-        let at: Vec<usize> = tokens.iter().map(|&t| t as usize).collect();
-        let mut logits = self.keys.select(Axis(0), &at).dot(&self.queries.t());
+    /// Capped logits of rows of keys. Shapes: `keys: {head_dim_k, n}`, result: `{n_row, n}`.
+    pub fn logits(&self, keys: ArrayView2<f32>) -> Array2<f32> {
+        let mut logits = keys.dot(&self.queries.t());
         logits.as_slice_mut().into_iter().for_each(|x| vector::softcap(x, self.softcap));
         logits
-    }
-
-    /// The rows of `matrix` (keys or values) of `tokens`, one after the other.
-    pub fn rows(&self, matrix: &Array2<f32>, tokens: &[u32]) -> Vec<f32> {
-        tokens.iter().flat_map(|&t| matrix.row(t as usize).to_vec()).collect()
     }
 }
