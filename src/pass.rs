@@ -268,6 +268,8 @@ pub fn run(
     let resident_before = ggml::resident_bytes();
     ggml::reset_peak_resident();
     let allocation = method.allocate(&scene.view(&EngineSource::new(engine, prompt)), &budget)?;
+    // What the division of the budget needed for itself would otherwise stand beside the plans.
+    ggml::trim();
     let allocate = start.elapsed();
 
     let buft = engine.cache_buffer_type();

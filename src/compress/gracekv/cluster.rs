@@ -12,10 +12,14 @@ use super::cholesky;
 use super::observe::Head;
 use crate::compress::vector;
 
-/// Tokens whose distances to all centres are in memory at a time.
-const TILE: usize = 512;
+/// Tokens whose distances to all centres are in memory at a time; there may be thousands of centres.
+const TILE: usize = 128;
+/// Tokens per cluster below which more steps than [`FEW_STEPS`] change nothing that could be measured.
+const SMALL_CLUSTER: usize = 24;
+/// Steps of the clustering when clusters are small.
+const FEW_STEPS: usize = 2;
 /// Share of the variance of the queries that the metric may leave out.
-const METRIC_TOLERANCE: f32 = 0.02;
+const METRIC_TOLERANCE: f32 = 0.1;
 /// Part of the mean weight that every token has.
 const MIN_WEIGHT: f32 = 1e-3;
 
@@ -26,7 +30,8 @@ pub fn cluster(head: &Head, evicted: &[u32], n: usize, n_lloyd: usize) -> Vec<u3
     for (tokens, mut x) in evicted.chunks(TILE).zip(x.axis_chunks_iter_mut(Axis(0), TILE)) {
         general_mat_mul(1.0, &head.keys.of(tokens), &factor, 0.0, &mut x);
     }
-    k_means(&x, &weights(head, evicted), n, n_lloyd)
+    let n_step = if evicted.len() < SMALL_CLUSTER * n { n_lloyd.min(FEW_STEPS) } else { n_lloyd };
+    k_means(&x, &weights(head, evicted), n, n_step)
 }
 
 /// A factor of the covariance of the queries, without the directions in which they hardly differ. Shapes: `{rank, head_dim_k}`.

@@ -13,7 +13,7 @@ use super::{cholesky, Options};
 use crate::compress::vector;
 
 /// Tokens whose logits are in memory at a time.
-const TILE: usize = 512;
+const TILE: usize = 256;
 /// As in [`vector::softmax`].
 const FLOOR: f32 = -60.0;
 /// Largest logarithm of `e_q`.
@@ -21,7 +21,7 @@ const MAX_LOG_E: f32 = 3.0;
 /// Logarithm of the smallest coefficient, relative to the largest, so that no product is subnormal.
 const NEGLIGIBLE: f32 = -24.0;
 /// Smallest share of a probe row in a regression.
-const MIN_OMEGA: f32 = 1e-6;
+const MIN_OMEGA: f32 = 1e-3;
 
 /// A fitted entry.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use super::{cholesky, fit};
 use crate::compress::vector;
 
 /// Entries whose probabilities are in memory at a time.
-const TILE: usize = 512;
+const TILE: usize = 256;
 /// Rows of a block of the Gram matrix.
 const BLOCK: usize = 128;
 /// As in [`vector::softmax`].
