@@ -4,7 +4,7 @@
 //! once, so that memory never exceeds the full cache and what those layers become.
 
 use crate::cache::view::{Hidden, Probe, ProbeKind, Probes, Source, View};
-use crate::compress::{Budget, Method, Needs};
+use crate::compress::{Budget, Named, Needs};
 use crate::engine::{Engine, Recorded, Taps, N_PROJ};
 use crate::error::{Error, Result};
 use crate::ggml;
@@ -247,7 +247,7 @@ impl Scene<'_> {
 /// When the budget cannot be met or memory cannot be had. Layers that were rewritten before an error stay rewritten.
 pub fn run(
     engine: &mut Engine,
-    method: &dyn Method,
+    method: &Named,
     options: &PassOptions,
     material: Material,
     room: usize,
@@ -296,7 +296,7 @@ pub fn run(
     drop(allocation);
     ggml::trim();
     Ok(Report {
-        method: method.name(),
+        method: method.name.clone(),
         ratio,
         n_tokens,
         n_lookahead,

@@ -49,8 +49,8 @@ impl LayerReport {
 /// What the pass did.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// The method.
-    pub method: &'static str,
+    /// The full name of the method.
+    pub method: String,
     /// The ratio asked for.
     pub ratio: f64,
     /// Tokens of the prompt.

@@ -3,7 +3,7 @@
 //! The first tokens of an answer are decoded from the full cache: their queries show what the answer reads,
 //! and they are kept as its beginning, so nothing is paid twice.
 
-use crate::compress::Method;
+use crate::compress::Named;
 use crate::engine::{Engine, Recorded, Taps, Want};
 use crate::error::Result;
 use crate::pass::{self, Material, PassOptions};
@@ -16,7 +16,7 @@ const ROOM: usize = 256;
 pub struct Session {
     /// The model and its cache.
     pub engine: Engine,
-    compress: Option<(Box<dyn Method>, PassOptions)>,
+    compress: Option<(Named, PassOptions)>,
     prompt: Vec<u32>,
     prompt_record: Recorded,
     lookahead_record: Recorded,
@@ -37,7 +37,7 @@ enum State {
 
 impl Session {
     /// A session that compresses its first prompt with `method`, or never.
-    pub fn new(engine: Engine, compress: Option<(Box<dyn Method>, PassOptions)>) -> Session {
+    pub fn new(engine: Engine, compress: Option<(Named, PassOptions)>) -> Session {
         Session {
             engine,
             compress,
@@ -118,7 +118,7 @@ impl Session {
         };
         let left = self.engine.options().n_ctx - self.engine.cache.n_past();
         let room = self.n_predict.unwrap_or(ROOM).min(left);
-        let report = pass::run(&mut self.engine, method.as_ref(), options, material, room)?;
+        let report = pass::run(&mut self.engine, method, options, material, room)?;
         self.report = Some(report);
         self.state = State::Done;
         Ok(())

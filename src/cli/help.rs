@@ -1,6 +1,7 @@
 //! The texts of `-h`, `--version` and `--kv-method list`, made from the tables. Layout as llama.cpp's help.
 
 use super::flags::{Action, Flag, CATEGORIES};
+use crate::compress::METHODS;
 
 /// Column in which the explanations begin, and their width.
 const INDENT: usize = 40;
@@ -79,7 +80,12 @@ pub fn version() -> String {
     format!("version: {} (ggml {ggml} of llama.cpp {llama_build})\nbuilt for {arch} {os}\n", env!("CARGO_PKG_VERSION"))
 }
 
-/// The text of `--kv-method list`, from names and explanations.
-pub fn methods(known: &[(&str, &str)]) -> String {
-    known.iter().map(|(name, about)| format!("{name:<16} {about}\n")).collect()
+/// The text of `--kv-method list`: every method, and its modifiers below it.
+pub fn methods() -> String {
+    let line = |(name, about): (String, &str)| format!("{name:<20}{about}\n");
+    let lines = METHODS.iter().flat_map(|method| {
+        let modifiers = method.modifiers.iter().map(|m| (format!("  +{}", m.name), m.about));
+        std::iter::once((method.name.to_owned(), method.about)).chain(modifiers)
+    });
+    lines.map(line).collect()
 }

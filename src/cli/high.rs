@@ -5,7 +5,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::escape::unescape;
-use super::low::{KvSize, LowArgs, Source};
+use super::low::{KvSize, LowArgs, Source, Variant};
+use crate::compress::registry;
 use crate::error::{Error, Result};
 
 /// Longest prompt that is read, as in llama.cpp, which counts bytes in 31 bits.
@@ -35,20 +36,17 @@ pub struct HighArgs {
 }
 
 impl HighArgs {
-    /// Checks `low`; `methods` are the names of the compression methods.
+    /// Checks `low`.
     ///
     /// # Errors
     /// [`Error::Usage`] for what the arguments lack or contradict, [`Error::Io`] and [`Error::Context`] for their files.
-    pub fn new(mut low: LowArgs, methods: &[&str]) -> Result<Self> {
+    pub fn new(mut low: LowArgs) -> Result<Self> {
         let model = low.model.clone().ok_or_else(|| Error::Usage("error: --model is required".to_string()))?;
-        if !methods.contains(&low.kv_method.as_str()) {
-            let known = methods.join(", ");
-            return Err(Error::Usage(format!(
-                "error: unknown compression method '{}'; --kv-method can be {known}",
-                low.kv_method
-            )));
-        }
         adjust(&mut low);
+        low.kv_method = method_name(&low.kv_method, low.kv_variant)?;
+        if low.kv_variant == Variant::Paper && !low.kv_method.starts_with("gracekv") {
+            low.warnings.push(format!("--kv-variant is of gracekv and has no effect on --kv-method {}", low.kv_method));
+        }
         let escape = |bytes: Vec<u8>| if low.escape { unescape(&bytes) } else { bytes };
         let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s)?), s)).transpose()?;
         let system_prompt = low.system_prompt.as_ref().map(|s| text("the system prompt", read(s)?, s)).transpose()?;
@@ -70,6 +68,20 @@ impl HighArgs {
             KvSize::Tokens(n) => n < n_tokens,
         };
         self.low.kv_force || (smaller && self.low.kv_method != "none" && n_tokens >= self.low.kv_min_tokens)
+    }
+}
+
+/// The full name of a method; [`Variant::Paper`] is another spelling of `gracekv+paper`.
+///
+/// # Errors
+/// As [`registry::full_name`].
+pub fn method_name(name: &str, variant: Variant) -> Result<String> {
+    let name = registry::full_name(name)?;
+    match variant {
+        Variant::Paper if name.split('+').next() == Some("gracekv") && !name.split('+').any(|m| m == "paper") => {
+            registry::full_name(&(name + "+paper"))
+        }
+        _ => Ok(name),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What gracekv-perplexity and gracekv-eval share: options of their own beside gracekv-run's, the cases of a comparison, exits.
 
 use super::console::{is_closed, Console};
-use super::high::HighArgs;
+use super::high::{method_name, HighArgs};
 use super::low::Special;
 use super::setup::{self, Loaded};
 use super::{help, parse};
@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::eval::{Case, Event, Outcome, Setting};
 use crate::ggml;
 use crate::pass::Target;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{Stderr, Stdout};
 use std::str::FromStr;
@@ -27,7 +28,7 @@ pub struct Own {
 /// Options of every comparison.
 pub const COMPARE: &[Own] = &[
     Own { names: &["--kv-ratio"], hint: "N,..", help: "compare caches that are so many times smaller" },
-    Own { names: &["--kv-method"], hint: "NAME,..", help: "by these methods; 'list' prints them (default: gracekv)" },
+    Own { names: &["--kv-method"], hint: "NAME,..", help: "by these methods, for example gracekv,snapkv+lookahead; 'list' prints them, 'all' is each plain one (default: gracekv)" },
     Own { names: &["--json"], hint: "FILE", help: "write the results as JSON" },
 ];
 
@@ -114,18 +115,32 @@ impl Given {
         }
         };
         let ratios = self.list("--kv-ratio").iter().map(ratio).collect::<Result<Vec<f64>>>()?;
-        let mut methods = self.list("--kv-method");
-        if methods.is_empty() {
-            methods.push("gracekv".to_owned());
-        }
         let options = setup::method_options(args);
         let mut cases = Vec::new();
-        for name in &methods {
+        for name in self.methods(args)? {
             for &ratio in ratios.iter().filter(|&&r| r > 1.0 || args.low.kv_force) {
-                cases.push(Case { name: name.clone(), method: compress::by_name(name, &options)?, ratio });
+                cases.push(Case { method: compress::by_name(&name, &options)?, ratio });
             }
         }
         Ok(cases)
+    }
+
+    /// The full names of the methods that are asked for, each once.
+    fn methods(&self, args: &HighArgs) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for name in self.list("--kv-method") {
+            match name.as_str() {
+                // `none` cannot make anything smaller.
+                "all" => names.extend(METHODS.iter().map(|m| m.name.to_owned()).filter(|name| name != "none")),
+                _ => names.push(method_name(&name, args.low.kv_variant)?),
+            }
+        }
+        if names.is_empty() {
+            names.push(args.low.kv_method.clone());
+        }
+        let mut seen = BTreeSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        Ok(names)
     }
 }
 
@@ -157,8 +172,7 @@ impl Tool {
             Some(Special::Help) => print!("{}", self.help()),
             Some(Special::Version) => eprint!("{}", help::version()),
             _ if given.list("--kv-method").iter().any(|m| m == "list") => {
-                let about: Vec<_> = METHODS.iter().map(|m| (m.name, (m.make)(&Default::default()).about())).collect();
-                print!("{}", help::methods(&about));
+                print!("{}", help::methods());
             }
             _ => {
                 let mut console = Console::new(&low);
@@ -181,8 +195,7 @@ impl Tool {
     }
 
     fn start(&self, given: &Given, low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
-        let names: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
-        let args = HighArgs::new(low, &names)?;
+        let args = HighArgs::new(low)?;
         for warning in &args.low.warnings {
             console.message(2, &format!("warning: {warning}"));
         }

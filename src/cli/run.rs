@@ -10,7 +10,6 @@ use super::low::Special;
 use super::perf::Perf;
 use super::setup::{self, Loaded};
 use super::{escape, parse};
-use crate::compress::METHODS;
 use crate::error::{Error, Result};
 use crate::ggml;
 use crate::sample::Chain;
@@ -41,7 +40,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
     match low.special {
         Some(Special::Help) => print!("{}", help::help()),
         Some(Special::Version) => eprint!("{}", help::version()),
-        Some(Special::Methods) => print!("{}", methods()),
+        Some(Special::Methods) => print!("{}", help::methods()),
         None => {
             let mut console = Console::new(&low);
             for warning in &low.warnings {
@@ -68,15 +67,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
     0
 }
 
-fn methods() -> String {
-    let about = |m: &crate::compress::Entry| format!("{:<16}{}\n", m.name, (m.make)(&Default::default()).about());
-    METHODS.iter().map(about).collect()
-}
-
 fn run(low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
     let n_warned = low.warnings.len();
-    let names: Vec<&str> = METHODS.iter().map(|m| m.name).collect();
-    let args = HighArgs::new(low, &names)?;
+    let args = HighArgs::new(low)?;
     for warning in &args.low.warnings[n_warned..] {
         console.message(WARN, &format!("warning: {warning}"));
     }

@@ -1,9 +1,9 @@
 //! From checked settings to a session: model, tokenizer, context size, method.
 
 use super::high::HighArgs;
-use super::low::{KvSize, LoadMode, OnOffAuto, Variant};
+use super::low::{KvSize, LoadMode, OnOffAuto};
 use crate::cache::{CacheOptions, KvCache};
-use crate::compress::{self, Method, MethodOptions};
+use crate::compress::{self, MethodOptions, Named};
 use crate::engine::{Engine, EngineOptions, FlashAttn};
 use crate::error::{Error, Result};
 use crate::ggml::{self, ThreadParams, Type};
@@ -93,7 +93,7 @@ pub fn engine_options(args: &HighArgs, n_ctx: usize) -> Result<EngineOptions> {
 }
 
 /// The method and the parameters of the pass; `None` when nothing is to be compressed.
-fn compression(args: &HighArgs) -> Result<Option<(Box<dyn Method>, PassOptions)>> {
+fn compression(args: &HighArgs) -> Result<Option<(Named, PassOptions)>> {
     let low = &args.low;
     let target = match low.kv_size {
         KvSize::Ratio(x) => Target::Ratio(x),
@@ -111,9 +111,9 @@ fn compression(args: &HighArgs) -> Result<Option<(Box<dyn Method>, PassOptions)>
 pub fn method_options(args: &HighArgs) -> MethodOptions {
     let low = &args.low;
     MethodOptions {
-        paper: low.kv_variant == Variant::Paper,
         floor: low.kv_floor.map(|x| x as f32),
         prototypes: low.kv_prototypes.map(|x| x as f32),
+        ..MethodOptions::default()
     }
 }
 

@@ -3,57 +3,33 @@
 //! A method works in two steps so that memory stays bounded: [`Method::allocate`] reads every layer once and decides globally
 //! what each head keeps; [`Allocation::layer`] then makes the plan of one layer at a time, while earlier layers are already rewritten and freed.
 
+pub mod registry;
 pub mod score;
 pub mod select;
 #[cfg(test)]
 mod tests;
 pub mod vector;
 
+use self::select::Pinned;
 use crate::cache::plan::LayerPlan;
 use crate::cache::view::View;
 use crate::error::{Error, Result};
+
+pub use registry::{by_name, Entry, MethodOptions, Modifier, Named};
 
 macro_rules! methods {
     ($($name:ident),* $(,)?) => {
         $(pub mod $name;)*
         /// Every method, in the order in which they are listed.
-        pub static METHODS: &[Entry] = &[$(Entry { name: stringify!($name), make: $name::make }),*];
+        pub static METHODS: &[Entry] = &[$(Entry {
+            name: stringify!($name),
+            about: $name::ABOUT,
+            modifiers: $name::MODIFIERS,
+            make: $name::make,
+        }),*];
     };
 }
 methods! { gracekv, topk, streaming_llm, none }
-
-/// A method that can be asked for by name.
-pub struct Entry {
-    /// File name, option value and column in reports.
-    pub name: &'static str,
-    /// Makes the method.
-    pub make: fn(&MethodOptions) -> Box<dyn Method>,
-}
-
-/// What the user may change about a method; `None` is the method's own default.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct MethodOptions {
-    /// The paper's form of gracekv instead of fitted prototypes.
-    pub paper: bool,
-    /// Share of an even division that every head keeps at least (fitted), or the floor of exact tokens (paper).
-    pub floor: Option<f32>,
-    /// Share of the budget for prototypes.
-    pub prototypes: Option<f32>,
-}
-
-/// The method of this name.
-///
-/// # Errors
-/// [`Error::Usage`] listing the names there are.
-pub fn by_name(name: &str, options: &MethodOptions) -> Result<Box<dyn Method>> {
-    match METHODS.iter().find(|m| m.name == name) {
-        Some(entry) => Ok((entry.make)(options)),
-        None => {
-            let known: Vec<_> = METHODS.iter().map(|m| m.name).collect();
-            Err(Error::Usage(format!("unknown compression method '{name}'; there are {}", known.join(", "))))
-        }
-    }
-}
 
 /// How much may be kept, and what is kept whatever the scores say.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,12 +59,12 @@ pub struct Needs {
 
 /// A compression method.
 pub trait Method: Sync {
-    /// Its name: file name, option value and column in reports.
-    fn name(&self) -> &'static str;
-    /// One line for `--kv-method list`.
-    fn about(&self) -> &'static str;
     /// What prefill has to record.
     fn needs(&self) -> Needs;
+    /// First and last tokens that every head keeps as they are, as far as they fit ([`Pinned::within`]).
+    fn pinned(&self, budget: &Budget) -> Pinned {
+        Pinned { n_sink: budget.n_sink, n_window: budget.n_window }
+    }
     /// Reads all layers and divides the budget.
     ///
     /// # Errors

@@ -1,9 +1,14 @@
 //! `none`: keeps every entry, so that the pass itself can be run and measured at ratio 1 (stage 5).
 
 use super::select::Kept;
-use super::{Allocation, Budget, Method, MethodOptions, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::view::View;
 use crate::error::{Error, Result};
+
+/// One line for the list of methods.
+pub(super) const ABOUT: &str = "every entry as it is; only for ratio 1";
+/// The modifiers it knows.
+pub(super) const MODIFIERS: &[Modifier] = &[];
 
 /// The method.
 pub struct KeepAll;
@@ -14,14 +19,6 @@ pub(super) fn make(_: &MethodOptions) -> Box<dyn Method> {
 }
 
 impl Method for KeepAll {
-    fn name(&self) -> &'static str {
-        "none"
-    }
-
-    fn about(&self) -> &'static str {
-        "every entry as it is; only for ratio 1"
-    }
-
     fn needs(&self) -> Needs {
         Needs::default()
     }

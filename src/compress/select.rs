@@ -22,10 +22,15 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// Sinks and window of `budget`, shrunk to a quarter and a half of the `n_exact` tokens that a head keeps on average.
+    /// Sinks and window of `budget`, within `n_exact` tokens.
     pub fn new(budget: &Budget, n_exact: usize, n_tokens: usize) -> Self {
-        let n_window = budget.n_window.min(n_exact / 2).min(n_tokens);
-        let n_sink = budget.n_sink.min(n_exact / 4).min(n_tokens - n_window);
+        Pinned { n_sink: budget.n_sink, n_window: budget.n_window }.within(n_exact, n_tokens)
+    }
+
+    /// The same, shrunk to a quarter and a half of the `n_exact` tokens that a head keeps on average.
+    pub fn within(self, n_exact: usize, n_tokens: usize) -> Self {
+        let n_window = self.n_window.min(n_exact / 2).min(n_tokens);
+        let n_sink = self.n_sink.min(n_exact / 4).min(n_tokens - n_window);
         Pinned { n_sink, n_window }
     }
 

@@ -4,9 +4,15 @@
 //! Deviation: keys keep the positions of their tokens, as in every method here; the paper renumbers them within the cache.
 
 use super::select::{check_budget, heads, Kept, Pinned};
-use super::{Allocation, Budget, Method, MethodOptions, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
+
+/// One line for the list of methods.
+pub(super) const ABOUT: &str =
+    "the first tokens (attention sinks) and the most recent ones (StreamingLLM, arXiv 2309.17453)";
+/// The modifiers it knows.
+pub(super) const MODIFIERS: &[Modifier] = &[];
 
 /// The method.
 pub struct StreamingLlm;
@@ -17,14 +23,6 @@ pub(super) fn make(_: &MethodOptions) -> Box<dyn Method> {
 }
 
 impl Method for StreamingLlm {
-    fn name(&self) -> &'static str {
-        "streaming_llm"
-    }
-
-    fn about(&self) -> &'static str {
-        "the first tokens (attention sinks) and the most recent ones (StreamingLLM, arXiv 2309.17453)"
-    }
-
     fn needs(&self) -> Needs {
         Needs::default()
     }

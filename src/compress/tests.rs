@@ -1,7 +1,6 @@
 //! Laws that hold for every method and every budget.
 
-use super::gracekv::{GraceKv, Options};
-use super::{select::Pinned, Budget, Method, MethodOptions, METHODS};
+use super::{by_name, select::Pinned, Budget, MethodOptions, Named, METHODS};
 use crate::cache::memory::Memory;
 use crate::cache::plan::{HeadPlan, LayerPlan, Row};
 use crate::cache::view::{Probe, ProbeKind, Probes};
@@ -9,12 +8,8 @@ use crate::cache::view::{Probe, ProbeKind, Probes};
 const N_SINK: usize = 4;
 const N_WINDOW: usize = 8;
 
-fn methods() -> Vec<Box<dyn Method>> {
-    let exact = Options { prototype_share: 0.0, fit_key: false, ..Options::default() };
-    let plain = Options { refit: false, ..Options::default() };
-    let gracekv = [Options::default(), exact, plain].map(|options| Box::new(GraceKv { options }) as Box<dyn Method>);
-    let others = METHODS.iter().filter(|m| m.name != "gracekv").map(|m| (m.make)(&MethodOptions::default()));
-    others.chain(gracekv).collect()
+fn methods() -> Vec<Named> {
+    METHODS.iter().map(|m| by_name(m.name, &MethodOptions::default()).unwrap()).collect()
 }
 
 /// Caches that are like real ones, and caches that nothing can be learned from.
@@ -62,13 +57,13 @@ fn budget(memory: &Memory, ratio: f64) -> Budget {
     Budget { n_entries: n_entries.max(n_head), n_sink: N_SINK, n_window: N_WINDOW }
 }
 
-fn plan(method: &dyn Method, memory: &Memory, budget: &Budget) -> Vec<LayerPlan> {
+fn plan(method: &Named, memory: &Memory, budget: &Budget) -> Vec<LayerPlan> {
     let view = memory.view();
     let allocation = method.allocate(&view, budget).unwrap();
     let layers: Vec<LayerPlan> = memory.layers.iter().map(|&il| allocation.layer(&view, il).unwrap()).collect();
     for layer in &layers {
         let n: Vec<usize> = layer.heads.iter().map(|head| head.entries.len()).collect();
-        assert_eq!(allocation.n_entries(layer.il), n, "{}: entries planned as announced", method.name());
+        assert_eq!(allocation.n_entries(layer.il), n, "{}: entries planned as announced", method.name);
     }
     layers
 }
@@ -87,12 +82,12 @@ fn every_plan_is_valid_and_within_its_budget() {
         for method in methods() {
             for ratio in [1.0, 1.01, 2.0, 5.0, 32.0, 1e9] {
                 let budget = budget(&memory, ratio);
-                if method.name() == "none" && budget.n_entries < memory.layers.len() * 2 * memory.n_tokens {
+                if method.name == "none" && budget.n_entries < memory.layers.len() * 2 * memory.n_tokens {
                     assert!(method.allocate(&memory.view(), &budget).is_err(), "none cannot compress");
                     continue;
                 }
-                let context = format!("{name}, {}, ratio {ratio}", method.name());
-                let layers = plan(&*method, &memory, &budget);
+                let context = format!("{name}, {}, ratio {ratio}", method.name);
+                let layers = plan(&method, &memory, &budget);
                 let heads: Vec<&HeadPlan> = layers.iter().flat_map(|layer| &layer.heads).collect();
                 assert!(heads.iter().map(|head| head.entries.len()).sum::<usize>() <= budget.n_entries, "{context}");
                 assert_eq!(heads.len(), memory.layers.len() * memory.n_head_kv);
@@ -123,9 +118,9 @@ fn every_plan_is_valid_and_within_its_budget() {
 fn ratio_one_keeps_every_token_exactly() {
     for (name, memory) in memories() {
         for method in methods() {
-            for layer in plan(&*method, &memory, &budget(&memory, 1.0)) {
+            for layer in plan(&method, &memory, &budget(&memory, 1.0)) {
                 for head in layer.heads {
-                    assert_eq!(head, HeadPlan::keep(0..memory.n_tokens as u32), "{name}, {}", method.name());
+                    assert_eq!(head, HeadPlan::keep(0..memory.n_tokens as u32), "{name}, {}", method.name);
                 }
             }
         }
@@ -136,12 +131,12 @@ fn ratio_one_keeps_every_token_exactly() {
 fn the_same_input_gives_the_same_plan_whatever_the_number_of_threads() {
     let memory = Memory::random(21, 3, 6, 2, 8, 300, [5, 9, 6]);
     let pool = |n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap();
-    for method in methods().into_iter().filter(|m| m.name() != "none") {
+    for method in methods().into_iter().filter(|m| m.name != "none") {
         for ratio in [2.0, 20.0] {
             let budget = budget(&memory, ratio);
-            let run = |n| pool(n).install(|| plan(&*method, &memory, &budget));
+            let run = |n| pool(n).install(|| plan(&method, &memory, &budget));
             let first = run(1);
-            assert!(first == run(1) && first == run(4), "{} {ratio}", method.name());
+            assert!(first == run(1) && first == run(4), "{} {ratio}", method.name);
         }
     }
 }
@@ -165,12 +160,12 @@ fn the_order_of_heads_does_not_matter() {
         permuted.probes.queries[il] = reorder(&memory.probes.queries[il], 2);
         permuted.probes.lookahead_keys[il] = reorder(&memory.probes.lookahead_keys[il], 1);
     }
-    for method in methods().into_iter().filter(|m| m.name() != "none") {
+    for method in methods().into_iter().filter(|m| m.name != "none") {
         for ratio in [1.0, 3.0, 20.0] {
             let budget = budget(&memory, ratio);
-            let (a, b) = (plan(&*method, &memory, &budget), plan(&*method, &permuted, &budget));
+            let (a, b) = (plan(&method, &memory, &budget), plan(&method, &permuted, &budget));
             for (a, b) in a.iter().zip(&b) {
-                assert!((0..3).all(|g| b.heads[g] == a.heads[old[g]]), "{} {ratio}", method.name());
+                assert!((0..3).all(|g| b.heads[g] == a.heads[old[g]]), "{} {ratio}", method.name);
             }
         }
     }
@@ -184,11 +179,11 @@ fn what_cannot_be_done_is_an_error() {
     untapped.probes = Probes { list: vec![Probe { kind: ProbeKind::Window, pos: 49 }], ..Probes::default() };
     let mut no_probe = memory.clone();
     no_probe.probes = Probes { queries: vec![Vec::new(); 2], ..Probes::default() };
-    for method in methods().into_iter().filter(|m| m.name() != "none") {
+    for method in methods().into_iter().filter(|m| m.name != "none") {
         assert!(method.allocate(&memory.view(), &too_small).is_err());
         if method.needs().n_window_query > 0 {
             for memory in [&untapped, &no_probe] {
-                assert!(method.allocate(&memory.view(), &budget(memory, 4.0)).is_err(), "{}", method.name());
+                assert!(method.allocate(&memory.view(), &budget(memory, 4.0)).is_err(), "{}", method.name);
             }
         }
     }

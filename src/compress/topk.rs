@@ -7,12 +7,18 @@ use rayon::prelude::*;
 
 use super::score::Queries;
 use super::select::{check_budget, heads, select, Kept, Pinned};
-use super::{Allocation, Budget, Method, MethodOptions, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
 
 /// Share of an even division of the scored entries that every head gets whatever its scores are.
 const FLOOR: f32 = 0.2;
+
+/// One line for the list of methods.
+pub(super) const ABOUT: &str =
+    "exact tokens, one ranking over all layers and heads by what the prompt's end and lookahead read";
+/// The modifiers it knows.
+pub(super) const MODIFIERS: &[Modifier] = &[];
 
 /// The method.
 pub struct TopK;
@@ -23,14 +29,6 @@ pub(super) fn make(_: &MethodOptions) -> Box<dyn Method> {
 }
 
 impl Method for TopK {
-    fn name(&self) -> &'static str {
-        "topk"
-    }
-
-    fn about(&self) -> &'static str {
-        "exact tokens, one ranking over all layers and heads by what the prompt's end and lookahead read"
-    }
-
     fn needs(&self) -> Needs {
         Needs { n_window_query: 32, lookahead: true, ..Needs::default() }
     }

@@ -10,7 +10,7 @@ pub mod perplexity;
 pub mod report;
 
 use crate::cache::{CacheOptions, KvCache};
-use crate::compress::{Method, Needs};
+use crate::compress::{Named, Needs};
 use crate::engine::{Engine, Recorded, Taps};
 use crate::error::Result;
 use crate::pass::{self, Material, PassOptions, Target};
@@ -18,10 +18,8 @@ use std::time::Duration;
 
 /// One row of a comparison: a method at a ratio.
 pub struct Case {
-    /// The name in tables.
-    pub name: String,
-    /// The method.
-    pub method: Box<dyn Method>,
+    /// The method, under its name in tables.
+    pub method: Named,
     /// How many times smaller the cache becomes.
     pub ratio: f64,
 }
@@ -83,7 +81,7 @@ pub fn compare<I: Item, T>(
     mut measure: impl FnMut(&mut Engine, &I, usize) -> Result<T>,
     mut on_event: impl FnMut(Event<T>) -> Result<()>,
 ) -> Result<Vec<Outcome<T>>> {
-    let named = cases.iter().map(|case| (case.name.as_str(), case.ratio));
+    let named = cases.iter().map(|case| (case.method.name.as_str(), case.ratio));
     let mut outcomes: Vec<Outcome<T>> = [("full", 1.0)]
         .into_iter()
         .chain(named)
@@ -100,7 +98,7 @@ pub fn compare<I: Item, T>(
                     Duration::ZERO
                 }
                 Some(case) => {
-                    let what = format!("{}, {} at ratio {}", item.name(), case.name, case.ratio);
+                    let what = format!("{}, {} at ratio {}", item.name(), case.method.name, case.ratio);
                     on_event(Event::Step(what, i * outcomes.len() + j, n_step))?;
                     state.compress(engine, case, setting, item.room())?
                 }
@@ -170,7 +168,7 @@ impl Prefilled {
         let lookahead_record = if needs.lookahead { self.lookahead_record.clone() } else { Recorded::default() };
         let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
         let options = PassOptions { target: Target::Ratio(case.ratio), ..setting.pass.clone() };
-        let report = pass::run(engine, case.method.as_ref(), &options, material, room)?;
+        let report = pass::run(engine, &case.method, &options, material, room)?;
         engine.cache.truncate(self.prompt.len())?;
         Ok(report.total)
     }

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use gracekv::cache::memory::Memory;
-use gracekv::compress::{gracekv::GraceKv, streaming_llm::StreamingLlm, topk::TopK, Budget, Method};
+use gracekv::compress::{by_name, Budget, MethodOptions};
 use rayon::prelude::*;
 
 fn rss() -> (u64, u64) {
@@ -28,11 +28,8 @@ fn cpu() -> f64 {
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let number = |i: usize, default: f64| args.get(i).map_or(default, |a| a.parse().unwrap_or(default));
-    let method: &dyn Method = match args.first().map_or("gracekv", |a| a.as_str()) {
-        "topk" => &TopK,
-        "streaming_llm" => &StreamingLlm,
-        _ => &GraceKv::default(),
-    };
+    let name = args.first().map_or("gracekv", |a| a.as_str());
+    let method = by_name(name, &MethodOptions::default()).expect("method");
     let (n_tokens, ratio, n_layer) = (number(1, 7500.0) as usize, number(2, 32.0), number(4, 30.0) as usize);
     rayon::ThreadPoolBuilder::new().num_threads(number(3, 2.0) as usize).build_global().expect("pool");
     let memory = Memory::random(1, n_layer, 9, 3, 64, n_tokens, [32, 64, 32]);
@@ -50,7 +47,7 @@ fn main() {
     let (total, cpu_end) = (start.elapsed(), cpu());
     println!(
         "{} x{ratio} {n_tokens} tokens: allocate {allocated:.2?} layers {:.2?} total {total:.2?}",
-        method.name(),
+        method.name,
         total - allocated
     );
     let per_head = |seconds: f64| seconds * 1e3 / (n_layer * 3) as f64;

@@ -9,13 +9,13 @@ use gracekv::cli::help;
 use gracekv::cli::high::HighArgs;
 use gracekv::cli::low::{KvSize, LoadMode, LowArgs, OnOffAuto, Source, Special, Variant};
 use gracekv::cli::parse::parse;
+use gracekv::compress::METHODS;
 use gracekv::error::Result;
 use gracekv::sample::SampleParams;
 
 const LLAMA_FLAGS: &str = include_str!("../golden/cli/llama_flags.tsv");
 const OLDER_FLAGS: &str = include_str!("../golden/cli/older_flags.tsv");
 const HELP: &str = include_str!("../golden/cli/help.txt");
-const METHODS: [&str; 3] = ["gracekv", "topk", "none"];
 
 fn with_env(args: &[&str], env: &[(&str, &str)]) -> Result<LowArgs> {
     let lookup = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
@@ -312,7 +312,35 @@ fn help_is_the_reviewed_text() {
     assert_eq!(low(&["-h", "--version"]).special, Some(Special::Help));
     assert_eq!(low(&["--version"]).special, Some(Special::Version));
     assert!(help::version().starts_with("version: "));
-    assert_eq!(help::methods(&[("none", "keeps all")]), "none             keeps all\n");
+}
+
+#[test]
+fn the_list_of_methods_has_every_method_and_its_modifiers_below_it() {
+    let list = help::methods();
+    let mut lines = list.lines();
+    let mut next = |name: &str, about: &str| {
+        let line = lines.next().unwrap();
+        assert!(line.starts_with(&format!("{name} ")) && line.ends_with(about), "{line}");
+        assert!(line.chars().count() <= 125, "{line}");
+    };
+    for method in METHODS {
+        next(method.name, method.about);
+        method.modifiers.iter().for_each(|m| next(&format!("  +{}", m.name), m.about));
+    }
+    assert_eq!(lines.next(), None);
+}
+
+#[test]
+fn a_method_has_one_full_name() {
+    let name = |args: &[&str]| high(args).unwrap().low.kv_method;
+    assert_eq!(name(&[]), "gracekv");
+    for args in [&["--kv-variant", "paper"][..], &["--kv-method", "gracekv+paper"]] {
+        assert_eq!(name(args), "gracekv+paper");
+        assert_eq!(name(&[args, &["--kv-variant", "paper"]].concat()), "gracekv+paper");
+    }
+    let other = high(&["--kv-method", "topk", "--kv-variant", "paper"]).unwrap().low;
+    assert_eq!(other.kv_method, "topk");
+    assert_eq!(other.warnings, ["--kv-variant is of gracekv and has no effect on --kv-method topk"]);
 }
 
 /// A directory that is removed at the end.
@@ -340,7 +368,7 @@ impl Drop for TempDir {
 
 fn high(args: &[&str]) -> Result<HighArgs> {
     let args: Vec<&str> = ["-m", "m.gguf"].iter().chain(args).copied().collect();
-    HighArgs::new(low(&args), &METHODS)
+    HighArgs::new(low(&args))
 }
 
 #[test]
@@ -370,11 +398,9 @@ fn prompts_are_read_and_unescaped() {
 
 #[test]
 fn settings_are_checked_and_completed() {
-    assert_eq!(HighArgs::new(low(&[]), &METHODS).unwrap_err().to_string(), "error: --model is required");
-    assert_eq!(
-        high(&["--kv-method", "zip"]).unwrap_err().to_string(),
-        "error: unknown compression method 'zip'; --kv-method can be gracekv, topk, none"
-    );
+    assert_eq!(HighArgs::new(low(&[])).unwrap_err().to_string(), "error: --model is required");
+    let unknown = high(&["--kv-method", "zip"]).unwrap_err().to_string();
+    assert!(unknown.starts_with("unknown compression method 'zip'; there are gracekv, topk"), "{unknown}");
     let args = high(&["-c", "3", "-b", "100", "-t", "3", "-ngl", "all"]).unwrap();
     assert_eq!((args.low.n_ctx, args.low.n_ubatch, args.n_threads, args.n_threads_batch), (8, 100, 3, 3));
     let n_expected = if cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan")) { 1 } else { 2 };

@@ -9,7 +9,7 @@ use gracekv::session::Session;
 use gracekv::tokenizer::Tokenizer;
 
 fn case(method: &str, ratio: f64) -> Case {
-    Case { name: method.into(), method: by_name(method, &MethodOptions::default()).unwrap(), ratio }
+    Case { method: by_name(method, &MethodOptions::default()).unwrap(), ratio }
 }
 
 #[test]

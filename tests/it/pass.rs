@@ -20,9 +20,6 @@ use crate::support::{self, argmax, decode, nmse, options, tiny, MODELS};
 /// Tokens of the prompts: more than the 256 up to which `-fa auto` decodes as llama.cpp does.
 const N_PROMPT: usize = 300;
 
-const PAPER: MethodOptions = MethodOptions { paper: true, floor: None, prototypes: None };
-const FITTED: MethodOptions = MethodOptions { paper: false, floor: None, prototypes: None };
-
 fn tiny_models() -> Vec<(&'static str, Arc<Model>)> {
     ARCHITECTURES.iter().map(|a| (a.name(), tiny::model(a.name()))).collect()
 }
@@ -52,8 +49,8 @@ fn engine(model: &Arc<Model>) -> Engine {
     support::engine(model, 1024, 1)
 }
 
-fn session(engine: Engine, method: Option<(&str, &MethodOptions, PassOptions)>) -> Session {
-    let method = method.map(|(name, options, pass)| (by_name(name, options).unwrap(), pass));
+fn session(engine: Engine, method: Option<(&str, PassOptions)>) -> Session {
+    let method = method.map(|(name, pass)| (by_name(name, &MethodOptions::default()).unwrap(), pass));
     Session::new(engine, method)
 }
 
@@ -68,8 +65,8 @@ fn generate(session: &mut Session, prompt: &[u32], n: usize) -> Vec<Vec<f32>> {
 }
 
 /// A session that has compressed its prompt, ready for the token after the lookahead, and that token.
-fn compressed(model: &Arc<Model>, method: &str, options: &MethodOptions, pass: PassOptions) -> (Session, u32) {
-    let mut session = session(engine(model), Some((method, options, pass)));
+fn compressed(model: &Arc<Model>, method: &str, pass: PassOptions) -> (Session, u32) {
+    let mut session = session(engine(model), Some((method, pass)));
     let logits = generate(&mut session, &tokens(model, N_PROMPT, 1), 8);
     assert!(!session.is_pending() && session.engine.cache.is_compressed());
     (session, argmax(&logits[8]))
@@ -82,7 +79,7 @@ fn plan(session: &Session) -> Value {
 #[test]
 fn ratio_1_is_no_pass() {
     for (name, model, prompt) in all_models() {
-        let mut with = session(engine(&model), Some(("gracekv", &FITTED, ratio(1.0))));
+        let mut with = session(engine(&model), Some(("gracekv", ratio(1.0))));
         let want = generate(&mut session(engine(&model), None), &prompt, 4);
         assert!(generate(&mut with, &prompt, 4) == want, "{name}");
         assert!(with.report.is_none());
@@ -94,7 +91,7 @@ fn a_forced_pass_at_ratio_1_changes_nothing() {
     for (name, model, prompt) in all_models() {
         let want = generate(&mut session(engine(&model), None), &prompt, 16);
         for method in ["none", "gracekv"] {
-            let mut session = session(engine(&model), Some((method, &FITTED, forced())));
+            let mut session = session(engine(&model), Some((method, forced())));
             let found = generate(&mut session, &prompt, 16);
             let report = session.report.as_ref().unwrap();
             assert_eq!(report.n_entries_after(), report.n_entries_before);
@@ -118,7 +115,7 @@ fn plans_are_the_same_for_equal_input_and_any_number_of_threads() {
         for method in if is_tiny { &["gracekv", "topk", "streaming_llm"][..] } else { &["gracekv"] } {
             let run = |n_threads: usize| {
                 let engine = support::engine(&model, 1024, n_threads);
-                let mut session = session(engine, Some((method, &FITTED, ratio(8.0))));
+                let mut session = session(engine, Some((method, ratio(8.0))));
                 let logits = generate(&mut session, &prompt, 12);
                 (plan(&session), logits)
             };
@@ -141,7 +138,7 @@ fn plans_of_other_batch_sizes_differ_in_ties_only() {
         let run = |n_ubatch: usize| {
             let options = gracekv::engine::EngineOptions { n_ubatch, ..options(1024, 1) };
             let engine = Engine::new(model.clone(), options).unwrap();
-            let mut session = session(engine, Some(("gracekv", &FITTED, ratio(4.0))));
+            let mut session = session(engine, Some(("gracekv", ratio(4.0))));
             generate(&mut session, &prompt, 9);
             session.report.unwrap()
         };
@@ -162,7 +159,7 @@ fn plans_of_other_batch_sizes_differ_in_ties_only() {
 fn memory_is_what_the_report_says() {
     for (name, model) in tiny_models() {
         for x in [4.0, 16.0] {
-            let (session, _) = compressed(&model, "gracekv", &FITTED, ratio(x));
+            let (session, _) = compressed(&model, "gracekv", ratio(x));
             let (report, cache) = (session.report.as_ref().unwrap(), &session.engine.cache);
             assert_eq!(report.bytes_after, cache.bytes());
             assert_eq!(report.bytes_room, cache.bytes_of_room());
@@ -194,14 +191,14 @@ fn memory_is_what_the_report_says() {
 #[test]
 fn a_pool_is_read_the_same_by_every_way_to_attend() {
     for (name, model) in tiny_models() {
-        for (method, method_options) in [("gracekv", &FITTED), ("gracekv", &PAPER), ("topk", &FITTED)] {
-            let (mut session, first) = compressed(&model, method, method_options, ratio(6.0));
+        for method in ["gracekv", "gracekv+paper", "topk"] {
+            let (mut session, first) = compressed(&model, method, ratio(6.0));
             let n_past = session.engine.cache.n_past();
             let mut steps = tokens(&model, 6, 9);
             steps[0] = first;
             let want: Vec<_> = steps.iter().map(|&t| session.step(t).unwrap()).collect();
             let has_bias = session.engine.cache.layers.iter().any(|l| !l.bias.is_empty());
-            assert_eq!(has_bias, method == "gracekv", "{name} {method}: biases");
+            assert_eq!(has_bias, method != "topk", "{name} {method}: biases");
             for flash_attn in [FlashAttn::On, FlashAttn::Off] {
                 let options = gracekv::engine::EngineOptions { flash_attn, ..options(1024, 1) };
                 let mut other = Engine::new(model.clone(), options).unwrap();
@@ -233,7 +230,7 @@ fn pools_grow_without_a_trace() {
     for (name, model) in tiny_models() {
         let prompt = tokens(&model, N_PROMPT, 1);
         let run = |n_predict: usize| {
-            let mut session = session(engine(&model), Some(("gracekv", &FITTED, ratio(4.0))));
+            let mut session = session(engine(&model), Some(("gracekv", ratio(4.0))));
             session.n_predict = Some(n_predict);
             let mut logits = generate(&mut session, &prompt, 14);
             logits.push(session.prefill(&tokens(&model, 40, 7), |_| Ok(())).unwrap());
@@ -249,8 +246,7 @@ fn a_discarded_lookahead_leaves_the_prompt() {
     for (name, model) in tiny_models() {
         let prompt = tokens(&model, N_PROMPT, 1);
         let want = generate(&mut session(engine(&model), None), &prompt, 8);
-        let mut session =
-            session(engine(&model), Some(("gracekv", &FITTED, PassOptions { n_lookahead: 9, ..forced() })));
+        let mut session = session(engine(&model), Some(("gracekv", PassOptions { n_lookahead: 9, ..forced() })));
         let found = generate(&mut session, &prompt, 8);
         assert!(session.is_pending() && found == want);
         let taken_back = session.compress_discarding().unwrap();
@@ -265,11 +261,11 @@ fn a_discarded_lookahead_leaves_the_prompt() {
 
 #[test]
 fn every_method_runs_on_every_architecture() {
-    let methods = METHODS.iter().map(|m| (m.name, &FITTED)).chain([("gracekv", &PAPER)]);
-    for (method, method_options) in methods.filter(|m| m.0 != "none") {
+    let methods = METHODS.iter().map(|m| m.name).chain(["gracekv+paper"]);
+    for method in methods.filter(|m| *m != "none") {
         for (name, model) in tiny_models() {
             for x in [2.0, 24.0] {
-                let (mut session, next) = compressed(&model, method, method_options, ratio(x));
+                let (mut session, next) = compressed(&model, method, ratio(x));
                 let report = session.report.as_ref().unwrap();
                 assert!(report.achieved_ratio() >= x * 0.999, "{name} {method}: {}", report.achieved_ratio());
                 assert!(session.step(next).unwrap().iter().all(|l| l.is_finite()));
@@ -286,7 +282,7 @@ fn quantised_caches_are_compressed_in_their_type() {
     for ty in [Type::F32, Type::BF16, Type::Q8_0, Type::Q4_0] {
         let options = gracekv::engine::EngineOptions { ty_k: ty, ty_v: ty, ..options(1024, 1) };
         let engine = Engine::new(model.clone(), options).unwrap();
-        let mut session = session(engine, Some(("gracekv", &FITTED, ratio(4.0))));
+        let mut session = session(engine, Some(("gracekv", ratio(4.0))));
         generate(&mut session, &tokens(&model, N_PROMPT, 1), 10);
         let pool = session.engine.cache.layers.iter().find(|l| matches!(l.layout, Layout::Pool(_))).unwrap();
         assert_eq!((pool.k.ty(), pool.v.ty()), (ty, ty));
@@ -295,16 +291,16 @@ fn quantised_caches_are_compressed_in_their_type() {
 
 #[test]
 fn an_impossible_ratio_names_the_largest_possible_one() {
-    for (method, method_options) in [("gracekv", &FITTED), ("gracekv", &PAPER), ("topk", &FITTED)] {
+    for method in ["gracekv", "gracekv+paper", "topk"] {
         let model = tiny::model("llama");
         let pass = PassOptions { n_lookahead: 0, ..ratio(301.0) };
-        let mut with = session(engine(&model), Some((method, method_options, pass)));
+        let mut with = session(engine(&model), Some((method, pass)));
         let e = with.prefill(&tokens(&model, N_PROMPT, 1), |_| Ok(())).unwrap_err();
         assert!(matches!(e, Error::Budget { .. }), "{e}");
         assert!(e.to_string().ends_with("the largest possible ratio is 300"), "{e}");
         // The largest possible one is possible.
         let pass = PassOptions { n_lookahead: 0, ..ratio(300.0) };
-        let mut with = session(engine(&model), Some((method, method_options, pass)));
+        let mut with = session(engine(&model), Some((method, pass)));
         with.prefill(&tokens(&model, N_PROMPT, 1), |_| Ok(())).unwrap();
         assert_eq!(with.report.unwrap().n_entries_after(), model.hp.n_layer * model.hp.n_head_kv);
     }
@@ -313,7 +309,7 @@ fn an_impossible_ratio_names_the_largest_possible_one() {
 #[test]
 fn a_full_context_is_an_error_after_the_pass_too() {
     let model = tiny::model("llama");
-    let mut session = session(support::engine(&model, 310, 1), Some(("topk", &FITTED, ratio(4.0))));
+    let mut session = session(support::engine(&model, 310, 1), Some(("topk", ratio(4.0))));
     generate(&mut session, &tokens(&model, N_PROMPT, 1), 10);
     let e = session.step(5).unwrap_err();
     assert_eq!(e.to_string(), "1 tokens do not fit: 0 of the context of 310 are left");

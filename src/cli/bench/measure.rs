@@ -4,10 +4,10 @@
 //! or, where a sliding window or the pass has dropped what they overwrote, from a copy.
 //! Source: llama.cpp `tools/llama-bench/llama-bench.cpp` (`test_prompt`, `test_gen`).
 
-use super::options::{self, Options};
+use super::options::Options;
 use crate::cache::memory::Random;
 use crate::cache::KvCache;
-use crate::compress::Method;
+use crate::compress::Named;
 use crate::engine::{Engine, EngineOptions, Recorded, Taps};
 use crate::error::{Error, Result};
 use crate::ggml::ThreadParams;
@@ -37,6 +37,7 @@ pub struct Compressed {
 pub struct Bench<'a> {
     engine: Engine,
     options: &'a Options,
+    method: Named,
     random: Random,
     bos: Option<u32>,
     /// The tokens in the cache.
@@ -68,7 +69,8 @@ impl<'a> Bench<'a> {
         let bos = vocabulary.filter(Tokenizer::add_bos).and_then(|t| t.bos());
         let engine = Engine::new(model.clone(), engine_options)?;
         let (random, records) = (Random(depth as u64), <[Recorded; 2]>::default());
-        let mut bench = Bench { engine, options, random, bos, prompt: Vec::new(), filled: None, records };
+        let method = options.method()?;
+        let mut bench = Bench { engine, options, method, random, bos, prompt: Vec::new(), filled: None, records };
         bench.fill(depth, n_lookahead)?;
         Ok(bench)
     }
@@ -78,7 +80,7 @@ impl<'a> Bench<'a> {
         let compresses = self.options.ratios(depth).iter().any(|&r| r > 1.0);
         let n_layer = self.engine.model().hp.n_layer;
         let taps = match compresses {
-            true => pass::taps(&options::method().needs(), depth, n_layer),
+            true => pass::taps(&self.method.needs(), depth, n_layer),
             false => Taps::default(),
         };
         let mut record = Recorded::default();
@@ -87,6 +89,7 @@ impl<'a> Bench<'a> {
         }
         if compresses {
             let mut ahead = Recorded::default();
+            let n_lookahead = if self.method.needs().lookahead { n_lookahead } else { 0 };
             for token in self.tokens(n_lookahead, false) {
                 let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], hidden: Vec::new() };
                 self.engine.decode_last(&[token], &taps, &mut ahead)?;
@@ -143,7 +146,7 @@ impl<'a> Bench<'a> {
         let options = PassOptions { target: Target::Ratio(ratio), ..PassOptions::default() };
         let [prompt_record, lookahead_record] = self.records.clone();
         let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
-        let report = pass::run(&mut self.engine, &options::method(), &options, material, room)?;
+        let report = pass::run(&mut self.engine, &self.method, &options, material, room)?;
         Ok(Some(Compressed { pass: report.total }))
     }
 

@@ -1,6 +1,7 @@
 //! The arguments of gracekv-bench: llama-bench's spelling as far as it applies, read by clap.
 
-use crate::compress::Method;
+use crate::cli::help;
+use crate::compress::{by_name, MethodOptions, Named};
 use crate::engine::FlashAttn;
 use crate::error::{Error, Result};
 use crate::ggml::Type;
@@ -48,6 +49,8 @@ pub struct Options {
     pub ty_v: Type,
     /// Ratios by which the cache is compressed before tokens are decoded; empty = never, and no columns about it.
     pub kv_ratio: Vec<f64>,
+    /// Full name of the method by which it is compressed.
+    pub kv_method: String,
     /// How results are printed.
     pub format: Format,
     /// Run every test once before it is measured.
@@ -74,8 +77,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
     };
     let list = |id| matches.get_many::<usize>(id).map_or_else(Vec::new, |v| v.copied().collect());
     let one = |id, default| matches.get_one::<usize>(id).copied().unwrap_or(default);
+    let kv_method = matches.get_one::<String>("kv-method").map_or("gracekv", String::as_str);
+    if kv_method == "list" {
+        return Ok(Request::Print(help::methods()));
+    }
     let o = Options {
-        model: matches.get_one::<PathBuf>("model").cloned().unwrap_or_default(),
+        model: matches.get_one::<PathBuf>("model").cloned().ok_or_else(|| Error::Usage("-m is required".to_owned()))?,
         n_prompt: list("n-prompt"),
         n_gen: list("n-gen"),
         n_depth: list("n-depth"),
@@ -87,6 +94,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
         ty_k: cache_type(&matches, "cache-type-k")?,
         ty_v: cache_type(&matches, "cache-type-v")?,
         kv_ratio: matches.get_many::<f64>("kv-ratio").map_or_else(Vec::new, |v| v.copied().collect()),
+        kv_method: by_name(kv_method, &MethodOptions::default())?.name,
         format: match matches.get_one::<String>("output").map(String::as_str) {
             Some("json") => Format::Json,
             Some("jsonl") => Format::Jsonl,
@@ -129,11 +137,14 @@ impl Options {
             false => self.kv_ratio.clone(),
         }
     }
-}
 
-/// The method that `--kv-ratio` measures.
-pub fn method() -> impl Method {
-    crate::compress::gracekv::GraceKv::default()
+    /// The method by which the cache is compressed.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when there is none of this name.
+    pub fn method(&self) -> Result<Named> {
+        by_name(&self.kv_method, &MethodOptions::default())
+    }
 }
 
 fn command() -> Command {
@@ -150,7 +161,6 @@ fn command() -> Command {
             Arg::new("model")
                 .short('m')
                 .long("model")
-                .required(true)
                 .value_name("FILE")
                 .help("GGUF model")
                 .value_parser(value_parser!(PathBuf)),
@@ -184,6 +194,7 @@ fn command() -> Command {
                 .value_parser(value_parser!(f64))
                 .value_name("N[,N]")
                 .help("Also decode from the cache of -d tokens made N times smaller"),
+            arg("kv-method", "gracekv", "By this method, with modifiers; 'list' prints them").value_name("NAME"),
         ])
 }
 

@@ -144,6 +144,7 @@ impl<'a, W: Write> Table<'a, W> {
             (o.ty_k != ggml::Type::F16, ("type_k", 6, o.ty_k.to_string())),
             (o.ty_v != ggml::Type::F16, ("type_v", 6, o.ty_v.to_string())),
             (o.flash_attn != FlashAttn::Auto, ("fa", 3, flash_attn(o.flash_attn).to_string())),
+            (o.kv_method != "gracekv", ("method", -14, o.kv_method.clone())),
         ];
         cells.extend(settings.into_iter().filter_map(|(shown, cell)| shown.then_some(cell)));
         if !o.kv_ratio.is_empty() {
@@ -203,6 +204,7 @@ impl<'a, W: Write> Table<'a, W> {
             ("stddev_ts", json!(stddev_ts)),
         ];
         if !o.kv_ratio.is_empty() {
+            fields.push(("kv_method", json!(o.kv_method)));
             fields.push(("kv_ratio", json!(row.kv_ratio)));
             fields.push(("kv_bytes", json!(row.kv_bytes)));
             fields.push(("pass_ns", json!(row.pass.map_or(0, |t| t.as_nanos() as u64))));

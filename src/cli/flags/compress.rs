@@ -15,9 +15,9 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["--kv-method"], "NAME", "GRACEKV_ARG_KV_METHOD", Text(|a, v| {
         if v == "list" { a.special.get_or_insert(Special::Methods); } else { a.kv_method = v; }
         Ok(())
-    }), "compression method; 'list' prints them (default: gracekv)"),
+    }), "compression method, with modifiers as in gracekv+paper; 'list' prints them all (default: gracekv)"),
     flag(&["--kv-variant"], "NAME", "GRACEKV_ARG_KV_VARIANT", Text(|a, v| set(&mut a.kv_variant, one_of(&v, &[("fitted", Variant::Fitted), ("paper", Variant::Paper)])?)),
-        "form of gracekv: fitted (prototypes fitted to the queries) or paper (default: fitted)"),
+        "form of gracekv: fitted (prototypes fitted to the queries) or paper, the same as gracekv+paper (default: fitted)"),
     flag(&["--kv-lookahead"], "M", "GRACEKV_ARG_KV_LOOKAHEAD", Int(|a, n| set(&mut a.kv_lookahead, int(n, 0)?)),
         "compress after the first M tokens of the answer, whose queries show what it reads; 0 = right after the prompt (default: 32)"),
     flag(&["--kv-sink"], "N", "GRACEKV_ARG_KV_SINK", Int(|a, n| set(&mut a.kv_sink, Some(int(n, 0)?))),

@@ -21,10 +21,18 @@ use rayon::prelude::*;
 use self::allocate::HeadChoice;
 use self::fit::Prototype;
 use self::observe::Head;
-use super::{Allocation, Budget, Method, MethodOptions, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::plan::{Entry, HeadPlan, LayerPlan, Row};
 use crate::cache::view::View;
 use crate::error::Result;
+
+/// One line for the list of methods.
+pub(super) const ABOUT: &str =
+    "exact tokens where the answer reads, fitted prototypes for the rest, one budget (GraceKV, arXiv 2608.07001)";
+const PAPER: Modifier =
+    Modifier::new("paper", "the paper's form: prototype trees over semantic slots, one global queue");
+/// The modifiers it knows.
+pub(super) const MODIFIERS: &[Modifier] = &[PAPER];
 
 /// Parameters of the method.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +76,7 @@ pub struct GraceKv {
 
 /// For the registry.
 pub(super) fn make(o: &MethodOptions) -> Box<dyn Method> {
-    if o.paper {
+    if o.has(PAPER) {
         let mut options = paper::Options::default();
         options.floor_share = o.floor.unwrap_or(options.floor_share);
         return Box::new(paper::Paper { options });
@@ -80,14 +88,6 @@ pub(super) fn make(o: &MethodOptions) -> Box<dyn Method> {
 }
 
 impl Method for GraceKv {
-    fn name(&self) -> &'static str {
-        "gracekv"
-    }
-
-    fn about(&self) -> &'static str {
-        "exact tokens where the answer reads, fitted prototypes for the rest, one budget (GraceKV, arXiv 2608.07001)"
-    }
-
     fn needs(&self) -> Needs {
         Needs { n_window_query: 32, n_sample_query: 64, lookahead: true, ..Needs::default() }
     }

@@ -1,4 +1,4 @@
-//! GraceKV in the paper's form (stage 5 of the flow): trees of prototypes over semantic slots, one global queue (`--kv-variant paper`).
+//! GraceKV in the paper's form (stage 5 of the flow): trees of prototypes over semantic slots, one global queue (`gracekv+paper`).
 //!
 //! Source: H. Tian, Y. Liu, T. Wang, "Every Cache Entry Earns Its Place: Global Allocation of Resolution and Coverage for KV Cache
 //! Compression", arXiv 2608.07001. Flow: `flow` (relevance R) and `sensitivity` (omega) -> `slots` -> `floor` (exact tokens) -> `forest`,
@@ -48,14 +48,6 @@ pub struct Paper {
 }
 
 impl Method for Paper {
-    fn name(&self) -> &'static str {
-        "gracekv"
-    }
-
-    fn about(&self) -> &'static str {
-        "GraceKV in the paper's form: prototype trees over semantic slots, one global queue (arXiv 2608.07001)"
-    }
-
     fn needs(&self) -> Needs {
         Needs {
             n_window_query: self.options.n_window_query,
