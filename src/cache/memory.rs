@@ -2,7 +2,7 @@
 
 use super::rope::{Rope, RopeKind};
 use super::view::{Hidden, Probe, ProbeKind, Probes, Source, View};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Everything a [`View`] shows.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +111,7 @@ impl Memory {
             }
             memory.probes.lookahead_keys.push(keys);
         }
+        memory.hidden = random_hidden(&mut random, n_tokens);
         memory
     }
 
@@ -152,9 +153,32 @@ impl Source for Memory {
         Ok(Random(h as u64 + 1).vector(n, 1.0))
     }
 
-    fn queries_of(&self, _tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
-        Err(Error::unsupported("operation on a cache in vectors", "decoding"))
+    fn queries_of(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
+        // Nothing can be decoded here: a token looks for what is like itself.
+        let (dim, n_group) = (self.head_dim_k, self.n_head / self.n_head_kv);
+        let query = |il: usize, t: u32, h: usize| {
+            self.keys[il * self.n_head_kv + h / n_group][t as usize * dim..][..dim].iter().copied()
+        };
+        let layer = |il| tokens.iter().flat_map(|&t| (0..self.n_head).flat_map(move |h| query(il, t, h))).collect();
+        Ok((0..self.rope.len()).map(layer).collect())
     }
+}
+
+/// Hidden states of two layers that drift through topics.
+fn random_hidden(random: &mut Random, n_tokens: usize) -> Hidden {
+    let n_proj = 8;
+    let mut layer = || {
+        let mut topic = random.vector(n_proj, 1.0);
+        let mut states = Vec::with_capacity(n_tokens * n_proj);
+        for _ in 0..n_tokens {
+            if random.below(20) == 0 {
+                topic = random.vector(n_proj, 1.0);
+            }
+            states.extend(random.vector(n_proj, 0.3).iter().zip(&topic).map(|(x, t)| x + t));
+        }
+        states
+    };
+    Hidden { layers: vec![layer(), layer()], n_proj }
 }
 
 fn copy_rows(from: &[f32], at: usize, out: &mut [f32]) {

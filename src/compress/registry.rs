@@ -27,6 +27,17 @@ pub struct Entry {
     pub make: fn(&MethodOptions) -> Box<dyn Method>,
 }
 
+impl Entry {
+    /// The plain name, and one name for each modifier, with what it needs.
+    pub fn names(&self) -> Vec<String> {
+        let with = |m: &Modifier| {
+            let needed = m.needs.map_or(String::new(), |needed| format!("+{needed}"));
+            format!("{}{needed}+{}", self.name, m.name)
+        };
+        std::iter::once(self.name.to_owned()).chain(self.modifiers.iter().map(with)).collect()
+    }
+}
+
 /// One change to a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Modifier {
@@ -170,12 +181,11 @@ mod tests {
     #[test]
     fn every_method_and_modifier_is_found_under_its_own_name() {
         for entry in METHODS {
-            let full_name = |name: &str| by_name(name, &MethodOptions::default()).unwrap().name;
-            assert_eq!(full_name(entry.name), entry.name);
+            for name in entry.names() {
+                assert_eq!(by_name(&name, &MethodOptions::default()).unwrap().name, name);
+            }
             for m in entry.modifiers {
-                let with = m.needs.map_or(String::new(), |needed| format!("+{needed}"));
-                let name = format!("{}{with}+{}", entry.name, m.name);
-                assert_eq!(full_name(&name), name);
+                let name = format!("{}+{}", entry.name, m.name);
                 let known = |name: &&str| entry.modifiers.iter().any(|m| m.name == *name);
                 assert!(m.needs.iter().chain(m.excludes).all(known), "{name} refers to a modifier that is not there");
                 assert!(m.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'), "{name}");
@@ -190,10 +200,21 @@ mod tests {
         assert!(refusal("zip").starts_with("unknown compression method 'zip'; there are gracekv, "));
         assert!(refusal("").starts_with("unknown compression method ''; "));
         assert_eq!(refusal("none+paper"), "method 'none' has no modifier 'paper'; it has none");
-        assert!(refusal("gracekv+").starts_with("method 'gracekv' has no modifier ''; it knows paper"));
-        assert!(refusal("gracekv+zip").starts_with("method 'gracekv' has no modifier 'zip'; it knows paper"));
+        assert!(refusal("gracekv+").starts_with("method 'gracekv' has no modifier ''; it knows "));
+        let unknown = refusal("gracekv+zip");
+        assert!(
+            unknown.starts_with("method 'gracekv' has no modifier 'zip'; it knows ") && unknown.contains("no_floor")
+        );
         assert_eq!(refusal("gracekv+paper+paper"), "'gracekv+paper+paper' has the modifier 'paper' more than once");
-        for name in ["zip", "gracekv+zip", "gracekv+paper+paper"] {
+        let needs = "modifier 'no_floor' of 'gracekv' needs 'paper': gracekv+paper+no_floor";
+        assert_eq!(refusal("gracekv+no_floor"), needs);
+        for pair in [["paper", "ln_m"], ["ln_m", "no_prototypes"]] {
+            let [a, b] = pair;
+            let want = format!("modifiers '{a}' and '{b}' of 'gracekv' contradict each other");
+            assert_eq!(refusal(&format!("gracekv+{a}+{b}")), want);
+            assert_eq!(refusal(&format!("gracekv+{b}+{a}")), want);
+        }
+        for name in ["zip", "gracekv+zip", "gracekv+paper+paper", "gracekv+paper+ln_m"] {
             assert_eq!(refusal(name).lines().count(), 1);
         }
     }

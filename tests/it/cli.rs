@@ -8,6 +8,7 @@ use gracekv::cli::flags::{self, Action};
 use gracekv::cli::help;
 use gracekv::cli::high::HighArgs;
 use gracekv::cli::low::{KvSize, LoadMode, LowArgs, OnOffAuto, Source, Special, Variant};
+use gracekv::cli::measure::{Given, COMPARE};
 use gracekv::cli::parse::parse;
 use gracekv::compress::METHODS;
 use gracekv::error::Result;
@@ -328,6 +329,37 @@ fn the_list_of_methods_has_every_method_and_its_modifiers_below_it() {
         method.modifiers.iter().for_each(|m| next(&format!("  +{}", m.name), m.about));
     }
     assert_eq!(lines.next(), None);
+}
+
+#[test]
+fn every_program_prints_the_same_list() {
+    for program in [
+        env!("CARGO_BIN_EXE_gracekv-run"),
+        env!("CARGO_BIN_EXE_gracekv-perplexity"),
+        env!("CARGO_BIN_EXE_gracekv-eval"),
+        env!("CARGO_BIN_EXE_gracekv-bench"),
+    ] {
+        let output = std::process::Command::new(program).args(["--kv-method", "list"]).output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), help::methods()));
+    }
+}
+
+#[test]
+fn comparisons_take_lists_of_methods() {
+    let names = |variant: &str, methods: &[&str]| -> Result<Vec<String>> {
+        let args = ["--kv-ratio", "8"].iter().chain(methods).map(OsString::from);
+        let cases = Given::separate(args, &[COMPARE])?.cases(&high(&["--kv-variant", variant])?)?;
+        Ok(cases.into_iter().map(|case| case.method.name).collect())
+    };
+    let all: Vec<&str> = METHODS.iter().map(|m| m.name).filter(|name| *name != "none").collect();
+    assert_eq!(names("fitted", &[]).unwrap(), ["gracekv"]);
+    assert_eq!(names("paper", &[]).unwrap(), ["gracekv+paper"]);
+    assert_eq!(names("fitted", &["--kv-method", "all"]).unwrap(), all);
+    let with = [&all[..], &["gracekv+paper+no_hops"]].concat();
+    assert_eq!(names("fitted", &["--kv-method", "all,gracekv+no_hops+paper,topk"]).unwrap(), with);
+    assert_eq!(names("paper", &["--kv-method", "topk,gracekv"]).unwrap(), ["topk", "gracekv+paper"]);
+    let wrong = names("fitted", &["--kv-method", "topk,gracekv+zip"]).unwrap_err().to_string();
+    assert!(wrong.starts_with("method 'gracekv' has no modifier 'zip'"), "{wrong}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use gracekv::model::{Model, ARCHITECTURES};
 use gracekv::pass::{PassOptions, Target};
 use gracekv::session::Session;
 use gracekv::tokenizer::Tokenizer;
-use serde_json::Value;
+use serde_json::{json, Value};
 
 use crate::engine::tokens;
 use crate::support::{self, argmax, decode, nmse, options, tiny, MODELS};
@@ -103,6 +103,27 @@ fn a_forced_pass_at_ratio_1_changes_nothing() {
             assert!(error <= 1e-8, "{name} {method}: NMSE {error:e}");
             let text = |logits: &[Vec<f32>]| logits.iter().map(|l| argmax(l)).collect::<Vec<_>>();
             assert_eq!(text(&want), text(&found), "{name} {method}");
+        }
+    }
+}
+
+/// Every method, plain and with each of its modifiers.
+fn all_names() -> impl Iterator<Item = String> {
+    METHODS.iter().flat_map(|entry| entry.names())
+}
+
+/// All methods leave the same cache at ratio 1, where none of them has anything to decide.
+#[test]
+fn at_ratio_1_every_method_is_none_bit_for_bit() {
+    for (name, model) in tiny_models() {
+        let prompt = tokens(&model, N_PROMPT, 1);
+        let run = |method: &str| {
+            let pass = PassOptions { n_lookahead: 0, ..forced() };
+            generate(&mut session(engine(&model), Some((method, pass))), &prompt, 6)
+        };
+        let want = run("none");
+        for method in all_names() {
+            assert!(run(&method) == want, "{name} {method}");
         }
     }
 }
@@ -261,12 +282,12 @@ fn a_discarded_lookahead_leaves_the_prompt() {
 
 #[test]
 fn every_method_runs_on_every_architecture() {
-    let methods = METHODS.iter().map(|m| m.name).chain(["gracekv+paper"]);
-    for method in methods.filter(|m| *m != "none") {
+    for method in all_names().filter(|name| name != "none") {
         for (name, model) in tiny_models() {
             for x in [2.0, 24.0] {
-                let (mut session, next) = compressed(&model, method, ratio(x));
+                let (mut session, next) = compressed(&model, &method, ratio(x));
                 let report = session.report.as_ref().unwrap();
+                assert_eq!(report.to_json()["plan"]["method"], json!(method));
                 assert!(report.achieved_ratio() >= x * 0.999, "{name} {method}: {}", report.achieved_ratio());
                 assert!(session.step(next).unwrap().iter().all(|l| l.is_finite()));
                 session.engine.clear().unwrap();

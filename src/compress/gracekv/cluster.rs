@@ -34,6 +34,11 @@ pub fn cluster(head: &Head, evicted: &[u32], n: usize, n_lloyd: usize) -> Vec<u3
     k_means(&x, &weights(head, evicted), n, n_step)
 }
 
+/// The cluster, below `n`, of each of `n_token` tokens when clusters are runs of neighbours of equal length.
+pub fn runs(n_token: usize, n: usize) -> Vec<u32> {
+    (0..n_token).map(|i| (i * n / n_token) as u32).collect()
+}
+
 /// A factor of the covariance of the queries, without the directions in which they hardly differ. Shapes: `{rank, head_dim_k}`.
 pub fn metric(queries: ArrayView2<f32>) -> Array2<f32> {
     let n = queries.nrows().max(1) as f32;

@@ -86,8 +86,11 @@ fn fit_cluster(head: &Head, tokens: &[u32], mut logits: Option<ArrayViewMut2<f32
     let (k0, v0) = (mean_row(&head.keys, tokens, &head.mass), mean_row(&head.values, tokens, &head.mass));
     let key =
         options.fit_key.then(|| fit_key(head, &log_z, &k0, options.ridge)).flatten().unwrap_or_else(|| k0.clone());
-    let (bias, log_e) = fit_bias(head, &log_z, &key);
     let n_tokens = tokens.len() as u32;
+    if !options.fit_bias {
+        return Prototype { key, value: v0, bias: ln_m(head, tokens, &k0), n_tokens, token: None };
+    }
+    let (bias, log_e) = fit_bias(head, &log_z, &key);
     match fit_value(head, tokens, &mut logits, &shift, bias, &log_e) {
         Some(value) if bias.is_finite() => Prototype { key, value, bias, n_tokens, token: None },
         // No probe reaches the cluster: a mean entry that counts its tokens.
@@ -126,6 +129,16 @@ fn mean_row(rows: &Rows, tokens: &[u32], mass: &[f32]) -> Vec<f32> {
         }
     }
     mean
+}
+
+/// The paper's bias: `m = clamp(n c^2, 1, n)`, `c = |k0| / mean |k|`.
+fn ln_m(head: &Head, tokens: &[u32], k0: &[f32]) -> f32 {
+    let norm = |k: &[f32]| vector::dot(k, k).sqrt();
+    let n = tokens.len() as f32;
+    let of_tile = |tile| head.keys.of(tile).rows().into_iter().filter_map(|k| k.to_slice()).map(norm).sum::<f32>();
+    let mean_norm = tokens.chunks(TILE).map(of_tile).sum::<f32>() / n;
+    let c = norm(k0) / (mean_norm + 1e-6);
+    (n * c * c).clamp(1.0, n).ln()
 }
 
 /// Whether all numbers are finite in half precision, in which caches store them.

@@ -11,6 +11,7 @@ pub mod cholesky;
 pub mod cluster;
 pub mod fit;
 pub mod observe;
+mod options;
 pub mod paper;
 pub mod refit;
 #[cfg(test)]
@@ -18,10 +19,13 @@ mod tests;
 
 use rayon::prelude::*;
 
+pub use self::options::Options;
+pub(super) use self::options::MODIFIERS;
+
 use self::allocate::HeadChoice;
 use self::fit::Prototype;
 use self::observe::Head;
-use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
+use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::plan::{Entry, HeadPlan, LayerPlan, Row};
 use crate::cache::view::View;
 use crate::error::Result;
@@ -29,44 +33,6 @@ use crate::error::Result;
 /// One line for the list of methods.
 pub(super) const ABOUT: &str =
     "exact tokens where the answer reads, fitted prototypes for the rest, one budget (GraceKV, arXiv 2608.07001)";
-const PAPER: Modifier =
-    Modifier::new("paper", "the paper's form: prototype trees over semantic slots, one global queue");
-/// The modifiers it knows.
-pub(super) const MODIFIERS: &[Modifier] = &[PAPER];
-
-/// Parameters of the method.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Share of an even division of the exact entries that every head gets whatever its scores are.
-    pub floor: f32,
-    /// Share of the budget that prototypes get; 0 selects exact tokens only.
-    pub prototype_share: f32,
-    /// Steps of the clustering.
-    pub n_lloyd: usize,
-    /// Strength of the regularisation of fitted keys and values, relative to the mean of what it is added to.
-    pub ridge: f32,
-    /// Weight of a sampled probe; window and lookahead probes have the weight 1.
-    pub sample_weight: f32,
-    /// Fit the keys of prototypes; otherwise they are weighted means.
-    pub fit_key: bool,
-    /// Refit the values of all entries of a head together.
-    pub refit: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            floor: 0.2,
-            prototype_share: 0.2,
-            n_lloyd: 6,
-            ridge: 0.1,
-            sample_weight: 0.5,
-            fit_key: true,
-            refit: true,
-        }
-    }
-}
-
 /// The method.
 #[derive(Default)]
 pub struct GraceKv {
@@ -76,20 +42,15 @@ pub struct GraceKv {
 
 /// For the registry.
 pub(super) fn make(o: &MethodOptions) -> Box<dyn Method> {
-    if o.has(PAPER) {
-        let mut options = paper::Options::default();
-        options.floor_share = o.floor.unwrap_or(options.floor_share);
-        return Box::new(paper::Paper { options });
+    match options::of_paper_form(o) {
+        Some(options) => Box::new(paper::Paper { options }),
+        None => Box::new(GraceKv { options: Options::of(o) }),
     }
-    let d = Options::default();
-    let options =
-        Options { floor: o.floor.unwrap_or(d.floor), prototype_share: o.prototypes.unwrap_or(d.prototype_share), ..d };
-    Box::new(GraceKv { options })
 }
 
 impl Method for GraceKv {
     fn needs(&self) -> Needs {
-        Needs { n_window_query: 32, n_sample_query: 64, lookahead: true, ..Needs::default() }
+        Needs { n_window_query: 32, n_sample_query: 64, lookahead: self.options.lookahead, ..Needs::default() }
     }
 
     fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
@@ -147,7 +108,10 @@ fn plan_head(view: &View, il: usize, g: usize, choice: &HeadChoice, options: &Op
     let prototypes = match choice.n_prototype {
         0 => Vec::new(),
         n => {
-            let cluster_of = cluster::cluster(&head, &evicted, n, options.n_lloyd);
+            let cluster_of = match options.contiguous {
+                true => cluster::runs(evicted.len(), n),
+                false => cluster::cluster(&head, &evicted, n, options.n_lloyd),
+            };
             fit::fit(&head, &evicted, &cluster_of, n, options)
         }
     };

@@ -52,7 +52,7 @@ impl Method for Paper {
         Needs {
             n_window_query: self.options.n_window_query,
             n_sample_query: 0,
-            lookahead: true,
+            lookahead: self.options.lookahead,
             hidden: !self.options.fixed_slots,
             surprisal: self.options.surprisal && !self.options.fixed_slots,
         }

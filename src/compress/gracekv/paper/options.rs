@@ -21,6 +21,8 @@ pub enum Scope {
 pub struct Options {
     /// Last prompt queries used as probes beside the lookahead queries; 16 (ours).
     pub n_window_query: usize,
+    /// Queries of lookahead tokens are probes (ours); on.
+    pub lookahead: bool,
 
     /// Slots of `slot_target` tokens instead of slots cut where the meaning changes (ablation); off.
     pub fixed_slots: bool,
@@ -69,6 +71,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             n_window_query: 16,
+            lookahead: true,
             fixed_slots: false,
             slot_min: 16,
             slot_max: 128,

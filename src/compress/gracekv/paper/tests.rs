@@ -3,6 +3,7 @@
 use super::fixture::{Fixture, D_K, D_V, N_HEAD_KV};
 use super::*;
 use crate::cache::plan::{LayerPlan, Row};
+use crate::compress::{by_name, MethodOptions};
 
 fn plans(fixture: &Fixture, options: &Options, n_entries: usize) -> Vec<LayerPlan> {
     let view = fixture.view();
@@ -83,6 +84,41 @@ fn a_queue_per_layer_or_head_gives_each_the_same() {
     assert_eq!(per_head(Scope::Head, 102), [26, 26, 25, 25]);
     let layers = per_head(Scope::Layer, 101);
     assert_eq!((layers[0] + layers[1], layers[2] + layers[3]), (51, 50));
+}
+
+/// What the modifiers of the paper's form leave out is not done, and the report shows it.
+#[test]
+fn what_a_modifier_takes_away_is_gone() {
+    let fixture = Fixture::new(N);
+    let run = |name: &str| {
+        let budget = Budget { n_entries: 100, n_sink: 2, n_window: 6 };
+        let allocation = by_name(name, &MethodOptions::default()).unwrap().allocate(&fixture.view(), &budget).unwrap();
+        let plans = [0, 2].map(|il| allocation.layer(&fixture.view(), il).unwrap());
+        let count = move |counter: &str| allocation.counters().iter().find(|c| c.0 == counter).unwrap().1;
+        (count("slots"), count("hops"), count("floor_tokens"), plans)
+    };
+    let n_biased = |plans: &[LayerPlan]| {
+        plans.iter().flat_map(|p| &p.heads).flat_map(|h| &h.entries).filter(|e| e.bias != 0.0).count()
+    };
+    let plain = run("gracekv+paper");
+    // 100 entries less 8 sinks and window tokens in each of 4 heads; three fifths of them.
+    assert_eq!((plain.1, plain.2), (2, 40));
+    assert!(n_biased(&plain.3) > 0);
+    let no_hops = run("gracekv+paper+no_hops");
+    assert_eq!((no_hops.0, no_hops.1, no_hops.2), (plain.0, 0, plain.2));
+    let no_floor = run("gracekv+paper+no_floor");
+    assert_eq!((no_floor.0, no_floor.1, no_floor.2), (plain.0, plain.1, 0));
+    let fixed_slots = run("gracekv+paper+fixed_slots");
+    assert_eq!((fixed_slots.0, fixed_slots.1, fixed_slots.2), (N.div_ceil(64) as u64, plain.1, plain.2));
+    let no_ln_m = run("gracekv+paper+no_ln_m");
+    assert_eq!((no_ln_m.0, no_ln_m.1, no_ln_m.2, n_biased(&no_ln_m.3)), (plain.0, plain.1, plain.2, 0));
+    assert!(no_ln_m.3.iter().flat_map(|p| &p.heads).any(|h| !h.new_keys.is_empty()), "prototypes without bias");
+    for (name, sizes) in [("head_queue", vec![25; 4]), ("layer_queue", vec![50, 50])] {
+        let plans = run(&format!("gracekv+paper+{name}")).3;
+        let heads: Vec<usize> = plans.iter().flat_map(|p| &p.heads).map(|h| h.entries.len()).collect();
+        let found: Vec<usize> = heads.chunks(4 / sizes.len()).map(|part| part.iter().sum()).collect();
+        assert_eq!(found, sizes, "{name}");
+    }
 }
 
 #[test]
