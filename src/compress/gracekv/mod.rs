@@ -32,7 +32,7 @@ use crate::error::Result;
 
 /// One line for the list of methods.
 pub(super) const ABOUT: &str =
-    "exact tokens where the answer reads, fitted prototypes for the rest, one budget (GraceKV, arXiv 2608.07001)";
+    "exact tokens where the answer reads, fitted prototypes for the rest, one budget (arXiv 2608.07001)";
 /// The method.
 #[derive(Default)]
 pub struct GraceKv {
