@@ -14,6 +14,9 @@ use rayon::prelude::*;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Instant;
 
+/// Layers that are planned one by one before several are at once.
+const N_ALONE: usize = 2;
+
 /// How much may be left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
@@ -277,7 +280,12 @@ pub fn run(
     let mut reports = Vec::with_capacity(layers.len());
     // Enough heads at once to keep every core busy, few enough to bound the memory of finished plans.
     let block = (2 * rayon::current_num_threads()).div_ceil(hp.n_head_kv).max(1);
-    for part in layers.chunks(block) {
+    let mut rest = &layers[..];
+    while !rest.is_empty() {
+        // Until layers have been freed, every plan stands beside the full cache.
+        let n = if reports.len() < N_ALONE { 1 } else { block.min(rest.len()) };
+        let part;
+        (part, rest) = rest.split_at(n);
         let at = Instant::now();
         let source = EngineSource::new(engine, prompt);
         let view = scene.view(&source);

@@ -21,7 +21,7 @@ const MAX_LOG_E: f32 = 3.0;
 /// Logarithm of the smallest coefficient, relative to the largest, so that no product is subnormal.
 const NEGLIGIBLE: f32 = -24.0;
 /// Smallest share of a probe row in a regression.
-const MIN_OMEGA: f32 = 1e-3;
+const MIN_OMEGA: f32 = 1e-4;
 
 /// A fitted entry.
 #[derive(Clone, Debug)]
@@ -84,8 +84,10 @@ fn fit_cluster(head: &Head, tokens: &[u32], mut logits: Option<ArrayViewMut2<f32
     let (shift, sum) = sums(head, tokens, &mut logits);
     let log_z: Vec<f32> = (0..sum.len()).map(|q| shift[q] - head.lz[q] + sum[q].ln()).collect();
     let (k0, v0) = (mean_row(&head.keys, tokens, &head.mass), mean_row(&head.values, tokens, &head.mass));
-    let key =
-        options.fit_key.then(|| fit_key(head, &log_z, &k0, options.ridge)).flatten().unwrap_or_else(|| k0.clone());
+    let key = (tokens.len() >= options.min_fitted)
+        .then(|| fit_key(head, &log_z, &k0, options.ridge))
+        .flatten()
+        .unwrap_or_else(|| k0.clone());
     let n_tokens = tokens.len() as u32;
     if !options.fit_bias {
         return Prototype { key, value: v0, bias: ln_m(head, tokens, &k0), n_tokens, token: None };

@@ -68,8 +68,8 @@ pub struct Options {
     pub ridge: f32,
     /// Weight of a sampled probe; window and lookahead probes have the weight 1.
     pub sample_weight: f32,
-    /// Fit the keys of prototypes; otherwise they are weighted means.
-    pub fit_key: bool,
+    /// Tokens of the smallest cluster whose key is fitted; the others' are weighted means, no worse as far as could be measured.
+    pub min_fitted: usize,
     /// Fit the biases and values of prototypes; otherwise they are `ln m` and weighted means.
     pub fit_bias: bool,
     /// Refit the values of all entries of a head together.
@@ -86,7 +86,7 @@ impl Default for Options {
             n_lloyd: 6,
             ridge: 0.1,
             sample_weight: 0.5,
-            fit_key: true,
+            min_fitted: 8,
             fit_bias: true,
             refit: true,
         }
@@ -103,7 +103,7 @@ impl Options {
             floor: o.floor.unwrap_or(d.floor),
             prototype_share: if o.has(NO_PROTOTYPES) { 0.0 } else { share },
             contiguous: o.has(CONTIGUOUS),
-            fit_key: !o.has(MEAN_KEYS),
+            min_fitted: if o.has(MEAN_KEYS) { usize::MAX } else { d.min_fitted },
             fit_bias: !o.has(LN_M),
             refit: !o.has(NO_REFIT),
             ..d

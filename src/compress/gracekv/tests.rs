@@ -250,7 +250,7 @@ fn keys_biases_and_values_are_those_of_the_formulas() {
         let evicted: Vec<u32> = (0..memory.n_tokens as u32).collect();
         let cluster_of: Vec<u32> =
             evicted.iter().map(|&t| [0, 1, 1, 2, 2, 2, 2].get(t as usize).copied().unwrap_or(3)).collect();
-        let prototypes = fit::fit(&head, &evicted, &cluster_of, 4, &Options::default());
+        let prototypes = fit::fit(&head, &evicted, &cluster_of, 4, &Options { min_fitted: 2, ..Options::default() });
         for (j, prototype) in prototypes.iter().enumerate() {
             let tokens: Vec<usize> =
                 evicted.iter().zip(&cluster_of).filter(|(_, &of)| of as usize == j).map(|(&t, _)| t as usize).collect();
