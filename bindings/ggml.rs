@@ -461,6 +461,7 @@ unsafe extern "C" {
         b: *mut ggml_tensor,
         ids: *mut ggml_tensor,
     ) -> *mut ggml_tensor;
+    pub fn ggml_out_prod(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_scale(ctx: *mut ggml_context, a: *mut ggml_tensor, s: f32) -> *mut ggml_tensor;
     pub fn ggml_cpy(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_cast(ctx: *mut ggml_context, a: *mut ggml_tensor, type_: ggml_type) -> *mut ggml_tensor;

@@ -60,6 +60,8 @@ pub struct Taps {
     pub queries: Vec<u32>,
     /// Layers whose projected hidden states are kept.
     pub hidden: Vec<usize>,
+    /// Whether the attention that each entry gets is summed over all queries.
+    pub attention_mass: bool,
 }
 
 /// What a run has recorded.
@@ -71,15 +73,19 @@ pub struct Recorded {
     pub queries: Vec<Vec<f32>>,
     /// Per layer of [`Taps::hidden`] `{n_proj, n_tokens}`.
     pub hidden: Vec<Vec<f32>>,
+    /// Per layer `{n_tokens, n_head_kv}`: attention that each token got from all queries of the run and all query heads of the
+    /// group; empty for layers that slide, and unless asked for.
+    pub attention_mass: Vec<Vec<f32>>,
 }
 
 /// Entries from which on `-fa auto` decodes with the attention kernel.
 const KERNEL_FROM: usize = 256;
 
 impl Recorded {
-    /// The part that a run with these query positions, ascending and all recorded, would have left.
-    pub fn at(&self, queries: &[u32]) -> Recorded {
-        let kept: Vec<usize> = (0..self.pos.len()).filter(|&i| queries.binary_search(&self.pos[i]).is_ok()).collect();
+    /// The part that a run with these taps would have left, whose query positions are ascending and all recorded.
+    pub fn at(&self, taps: &Taps) -> Recorded {
+        let asked = |pos: &u32| taps.queries.binary_search(pos).is_ok();
+        let kept: Vec<usize> = (0..self.pos.len()).filter(|&i| asked(&self.pos[i])).collect();
         let of_layer = |layer: &Vec<f32>| {
             let n = layer.len() / self.pos.len().max(1);
             kept.iter().flat_map(|&i| &layer[i * n..(i + 1) * n]).copied().collect()
@@ -88,6 +94,17 @@ impl Recorded {
             pos: kept.iter().map(|&i| self.pos[i]).collect(),
             queries: self.queries.iter().map(of_layer).collect(),
             hidden: self.hidden.clone(),
+            attention_mass: if taps.attention_mass { self.attention_mass.clone() } else { Vec::new() },
+        }
+    }
+
+    /// Adds what the entries of a layer got from a batch; there are `n_tokens` by now. Shapes: `mass: {n_kv, n_head_kv}`.
+    fn add_mass(&mut self, il: usize, mass: &[f32], n_tokens: usize, n_head_kv: usize) {
+        let n_before = self.attention_mass[il].len() / n_head_kv;
+        let before = std::mem::replace(&mut self.attention_mass[il], vec![0.0; n_tokens * n_head_kv]);
+        for (g, sum) in self.attention_mass[il].chunks_exact_mut(n_tokens).enumerate() {
+            sum[..n_before].copy_from_slice(&before[g * n_before..(g + 1) * n_before]);
+            sum.iter_mut().zip(&mass[g * mass.len() / n_head_kv..]).for_each(|(sum, x)| *sum += x);
         }
     }
 }
@@ -240,7 +257,7 @@ impl Engine {
         }
         let mut record = Recorded::default();
         for (t, p) in tokens.chunks(self.options.n_ubatch).zip(pos.chunks(self.options.n_ubatch)) {
-            self.ubatch(t, p, 0, &Taps { queries: p.to_vec(), hidden: Vec::new() }, &mut record)?;
+            self.ubatch(t, p, 0, &Taps { queries: p.to_vec(), ..Taps::default() }, &mut record)?;
         }
         Ok(record.queries)
     }
@@ -274,13 +291,15 @@ impl Engine {
             (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
         let end = pos.iter().max().map_or(0, |&p| p as usize + 1);
         let attention = self.attention(tokens.len(), end, appends);
+        let masked = attention != Attention::Kernel || taps.attention_mass;
         let spec = GraphSpec {
             n_tokens: tokens.len(),
             n_out,
             n_tap: tap_ids.len(),
             hidden: taps.hidden.clone(),
             attention,
-            n_kv: if attention == Attention::Kernel { 0 } else { self.cache.n_kv(end) },
+            attention_mass: taps.attention_mass,
+            n_kv: if masked { self.cache.n_kv(end) } else { 0 },
             n_kv_ring: if attention == Attention::Kernel { 0 } else { self.cache.n_kv_ring(end) },
             version: self.cache.version(),
         };
@@ -349,8 +368,11 @@ impl Engine {
             sched.write(&g.graph, t, tap_ids)?;
         }
         // Without logits the last layer does not attend, and a mask that only it would use has no memory.
-        let attends =
-            |swa: bool| self.model.hp.swa[..self.model.hp.n_layer - usize::from(g.spec.n_out == 0)].contains(&swa);
+        let n_attending = self.model.hp.n_layer - usize::from(g.spec.n_out == 0 && !g.spec.attention_mass);
+        let attends = |swa: bool| self.model.hp.swa[..n_attending].contains(&swa);
+        if let Some(t) = inputs.ones.as_ref().filter(|_| attends(false)) {
+            sched.write(&g.graph, t, &vec![1.0f32; t.n_elements()])?;
+        }
         if let Some(t) = inputs.mask_dense.as_ref().filter(|_| attends(false)) {
             sched.write(&g.graph, t, &cache.mask_dense(pos, g.spec.n_kv))?;
         }
@@ -374,6 +396,12 @@ impl Engine {
         record.pos.extend(tap_ids.iter().map(|&j| pos[j as usize]));
         for (il, t) in &g.outputs.queries {
             append(&mut self.sched, g, t, &mut record.queries[*il])?;
+        }
+        record.attention_mass.resize(self.model.hp.n_layer, Vec::new());
+        for (il, t) in &g.outputs.attention_mass {
+            let mut mass = vec![0.0; t.n_elements()];
+            self.sched.read(&g.graph, t, &mut mass)?;
+            record.add_mass(*il, &mass, self.cache.n_past() + pos.len(), self.model.hp.n_head_kv);
         }
         record.hidden.resize(g.outputs.hidden.len().max(record.hidden.len()), Vec::new());
         for (slot, (_, t)) in record.hidden.iter_mut().zip(&g.outputs.hidden) {

@@ -93,7 +93,7 @@ pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
             .collect(),
         false => Vec::new(),
     };
-    Taps { queries, hidden }
+    Taps { queries, hidden, attention_mass: needs.attention_mass }
 }
 
 /// The engine as a method sees it.
@@ -221,6 +221,7 @@ struct Scene<'a> {
     n_tokens: usize,
     probes: &'a Probes,
     hidden: &'a Hidden,
+    attention_mass: &'a [Vec<f32>],
 }
 
 impl Scene<'_> {
@@ -239,6 +240,7 @@ impl Scene<'_> {
             rope: &self.hp.rope,
             probes: self.probes,
             hidden: self.hidden,
+            attention_mass: self.attention_mass,
             surprisal: &[],
         }
     }
@@ -264,8 +266,10 @@ pub fn run(
     let needs = method.needs();
     let n_lookahead = lookahead_record.pos.len();
     let hidden = Hidden { layers: std::mem::take(&mut prompt_record.hidden), n_proj: N_PROJ };
+    let attention_mass = std::mem::take(&mut prompt_record.attention_mass);
     let probes = probes(&needs, n_tokens, prompt_record, lookahead_record, engine)?;
-    let scene = Scene { hp: &hp, layers: &layers, n_tokens, probes: &probes, hidden: &hidden };
+    let scene =
+        Scene { hp: &hp, layers: &layers, n_tokens, probes: &probes, hidden: &hidden, attention_mass: &attention_mass };
     engine.drop_graph();
     let bytes_before = engine.cache.bytes();
     let resident_before = ggml::resident_bytes();

@@ -89,7 +89,7 @@ impl Session {
             self.make_room(1)?;
             return self.engine.decode_last(&[token], &Taps::default(), &mut Recorded::default());
         }
-        let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], hidden: Vec::new() };
+        let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], ..Taps::default() };
         let logits = self.engine.decode_last(&[token], &taps, &mut self.lookahead_record)?;
         self.lookahead.push(token);
         if self.lookahead.len() >= self.n_lookahead() {

@@ -31,6 +31,8 @@ pub struct Memory {
     pub rope: Vec<Rope>,
     /// Projected hidden states.
     pub hidden: Hidden,
+    /// What all queries of the prompt gave to each token, per layer. Shapes: `{n_tokens, n_head_kv}`.
+    pub attention_mass: Vec<Vec<f32>>,
 }
 
 impl Memory {
@@ -50,6 +52,7 @@ impl Memory {
             rope: &self.rope,
             probes: &self.probes,
             hidden: &self.hidden,
+            attention_mass: &self.attention_mass,
             surprisal: &[],
         }
     }
@@ -84,6 +87,7 @@ impl Memory {
             .chain((0..n_lookahead).map(|i| (ProbeKind::Lookahead, n_tokens + i)))
             .map(|(kind, pos)| Probe { kind, pos: pos as u32 })
             .collect();
+        let mut masses = Random(!seed);
         for il in 0..n_layer {
             let topics: Vec<Vec<f32>> = (0..24).map(|_| random.vector(head_dim, 1.0)).collect();
             for _ in 0..n_head_kv {
@@ -110,9 +114,20 @@ impl Memory {
                 keys.extend(k);
             }
             memory.probes.lookahead_keys.push(keys);
+            memory.attention_mass.push((0..n_head_kv).flat_map(|_| memory.random_mass(&mut masses)).collect());
         }
         memory.hidden = random_hidden(&mut random, n_tokens);
         memory
+    }
+
+    /// Token `t` is seen by itself and all later queries, each of which gives away 1.
+    fn random_mass(&self, random: &mut Random) -> Vec<f32> {
+        let attraction = random.vector(self.n_tokens, 1.0);
+        let seen_by = (1..=self.n_tokens).rev();
+        let mut mass: Vec<f32> = attraction.iter().zip(seen_by).map(|(a, n)| a.exp() * n as f32).collect();
+        let scale = (self.n_tokens * (self.n_head / self.n_head_kv)) as f32 / mass.iter().sum::<f32>();
+        mass.iter_mut().for_each(|m| *m *= scale);
+        mass
     }
 
     fn random_head(&self, random: &mut Random, topics: &[Vec<f32>], il: usize) -> (Vec<f32>, Vec<f32>) {

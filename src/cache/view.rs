@@ -5,7 +5,7 @@
 //! (sliding-window layers already hold a bounded cache and stay as they are).
 
 use super::rope::Rope;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Where a view takes keys, values and weights from: the real cache, or vectors in a test.
 pub trait Source: Sync {
@@ -109,6 +109,9 @@ pub struct View<'a> {
     pub probes: &'a Probes,
     /// Projected hidden states; empty unless the method asked for them.
     pub hidden: &'a Hidden,
+    /// Per layer of the model `{n_tokens, n_head_kv}`: the probabilities that all queries of the prompt gave to each token, summed
+    /// over the query heads of the group; empty unless the method asked for it.
+    pub attention_mass: &'a [Vec<f32>],
     /// Surprisal of each prompt token in nats; empty unless the method asked for it.
     pub surprisal: &'a [f32],
 }
@@ -137,6 +140,18 @@ impl View<'_> {
         let mut out = vec![0.0; self.head_dim_v * self.n_tokens];
         self.source.values(il, g, 0, &mut out)?;
         Ok(out)
+    }
+
+    /// What all queries of the prompt gave to each token of a head. Shapes: `{n_tokens}`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when it was not recorded.
+    pub fn mass(&self, il: usize, g: usize) -> Result<&[f32]> {
+        let recorded = self.attention_mass.get(il).map_or(&[][..], Vec::as_slice);
+        recorded.get(g * self.n_tokens..(g + 1) * self.n_tokens).ok_or_else(|| {
+            let want = format!("{} heads of {} tokens", self.n_head_kv, self.n_tokens);
+            Error::shape(format!("attention mass of layer {il}"), want, format!("{} values", recorded.len()))
+        })
     }
 
     /// The query of probe `p` and query head `h` in layer `il`. Shapes: `{head_dim_k}`.

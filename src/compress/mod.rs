@@ -49,6 +49,8 @@ pub struct Needs {
     pub n_window_query: usize,
     /// Queries sampled evenly from the prompt.
     pub n_sample_query: usize,
+    /// Attention that each token got from all queries of the prompt.
+    pub attention_mass: bool,
     /// Tokens to decode from the full cache before the pass.
     pub lookahead: bool,
     /// Projected hidden states of every prompt token.

@@ -144,7 +144,7 @@ impl Prefilled {
         let mut lookahead_record = Recorded::default();
         let mut next = first.unwrap_or_else(|| argmax(&logits));
         while lookahead_record.pos.len() < n_lookahead && !setting.end_of_text.contains(&next) {
-            let taps = Taps { queries: vec![engine.cache.n_past() as u32], hidden: Vec::new() };
+            let taps = Taps { queries: vec![engine.cache.n_past() as u32], ..Taps::default() };
             logits = engine.decode_last(&[next], &taps, &mut lookahead_record)?;
             next = argmax(&logits);
         }
@@ -164,7 +164,7 @@ impl Prefilled {
         let needs = case.method.needs();
         let taps = pass::taps(&needs, self.prompt.len(), engine.model().hp.n_layer);
         // A method sees what it would see if it ran alone.
-        let prompt_record = self.record.at(&taps.queries);
+        let prompt_record = self.record.at(&taps);
         let lookahead_record = if needs.lookahead { self.lookahead_record.clone() } else { Recorded::default() };
         let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
         let options = PassOptions { target: Target::Ratio(case.ratio), ..setting.pass.clone() };
@@ -200,6 +200,7 @@ fn union(all: impl Iterator<Item = Taps>) -> Taps {
     for taps in all {
         sum.queries.extend(taps.queries);
         sum.hidden.extend(taps.hidden);
+        sum.attention_mass |= taps.attention_mass;
     }
     sum.queries.sort_unstable();
     sum.queries.dedup();

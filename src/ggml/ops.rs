@@ -199,6 +199,19 @@ impl Context {
         self.build(&[a, b], |ctx| unsafe { sys::ggml_mul_mat(ctx, a.raw(), b.raw()) })
     }
 
+    /// Sum over rows of `a` times elements of `b`: `out[i, j] = sum_t a[i, t] * b[j, t]`. C equivalent: `ggml_out_prod`.
+    ///
+    /// Shapes: `a: {n, t, x, y} f32`, `b: {m, t, x, y} f32`; result `{n, m, x, y} f32`.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn out_prod(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let ok = a.ne()[1..] == b.ne()[1..] && is_rows(a) && is_rows(b) && a.nb()[1] >= a.nb()[0];
+        require(ok, "out_prod", "f32 rows, all dimensions but the first equal", &[a, b])?;
+        // SAFETY: shapes and types were checked; operands are alive.
+        self.build(&[a, b], |ctx| unsafe { sys::ggml_out_prod(ctx, a.raw(), b.raw()) })
+    }
+
     /// Rows of `a` picked by `ids`. C equivalent: `ggml_get_rows`.
     ///
     /// Shapes: `a: {n, m}`, `ids: {t} i32`; result `{n, t} f32`. The ids must be below `m` when the graph runs.

@@ -126,6 +126,7 @@ impl Build<'_> {
         let v = self.ctx.set_rows(&layer.v, &self.ctx.reshape(v, &[hp.head_dim_v, g * n])?, &rows)?;
         self.graph.expand(&k)?;
         self.graph.expand(&v)?;
+        self.tap_attention_mass(il, q, &k)?;
         if il + 1 == hp.n_layer && self.spec.n_out == 0 {
             return Ok(None);
         }
@@ -154,24 +155,32 @@ impl Build<'_> {
     fn attend_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor, runs: Runs, mask: Option<&Tensor>) -> Result<Tensor> {
         let (hp, ctx) = (&self.model.hp, &self.ctx);
         let mask = mask.ok_or_else(|| Error::ggml("a mask is missing"))?;
-        let rows = |t: &Tensor| {
-            let (row, Runs { first, n_head, stride, n_kv }) = (t.nb()[1], runs);
-            ctx.view(t, [t.ne()[0], n_kv, n_head, 1], [row, stride * row, n_head * stride * row], first * row)
-        };
-        let (k, v) = (rows(k)?, rows(v)?);
-        let q = ctx.permute(q, [0, 2, 1, 3])?;
+        let v = self.rows(v, runs)?;
         if self.spec.attention == Attention::Flash {
+            let (q, k) = (ctx.permute(q, [0, 2, 1, 3])?, self.rows(k, runs)?);
             return ctx.flash_attn(&q, &k, &v, mask, hp.kq_scale, hp.attn_softcap);
         }
-        let kq = ctx.mul_mat(&k, &q)?;
+        let p = self.probabilities(q, k, runs, mask)?;
+        let vt = ctx.cont(&ctx.permute(&v, [1, 0, 2, 3])?)?;
+        let out = ctx.mul_mat(&vt, &p)?;
+        ctx.cont(&ctx.permute(&out, [0, 2, 1, 3])?)
+    }
+
+    /// The rows of a cache tensor that each head reads. Result `{head_dim, n_kv, n_head}`.
+    fn rows(&self, t: &Tensor, runs: Runs) -> Result<Tensor> {
+        let (row, Runs { first, n_head, stride, n_kv }) = (t.nb()[1], runs);
+        self.ctx.view(t, [t.ne()[0], n_kv, n_head, 1], [row, stride * row, n_head * stride * row], first * row)
+    }
+
+    /// Softmax of the logits of all heads. Result `{n_kv, n_tokens, n_head}`.
+    fn probabilities(&self, q: &Tensor, k: &Tensor, runs: Runs, mask: &Tensor) -> Result<Tensor> {
+        let (hp, ctx) = (&self.model.hp, &self.ctx);
+        let kq = ctx.mul_mat(&self.rows(k, runs)?, &ctx.permute(q, [0, 2, 1, 3])?)?;
         let (kq, scale) = match hp.attn_softcap {
             0.0 => (kq, hp.kq_scale),
             cap => (ctx.scale(&ctx.tanh(&ctx.scale(&kq, hp.kq_scale / cap)?)?, cap)?, 1.0),
         };
-        let p = ctx.soft_max(&kq, mask, scale)?;
-        let vt = ctx.cont(&ctx.permute(&v, [1, 0, 2, 3])?)?;
-        let out = ctx.mul_mat(&vt, &p)?;
-        ctx.cont(&ctx.permute(&out, [0, 2, 1, 3])?)
+        ctx.soft_max(&kq, mask, scale)
     }
 
     /// Attention over a ragged pool by ggml's operations, one KV head at a time. Result `{dv, n_head, n_tokens}`.
@@ -206,6 +215,29 @@ impl Build<'_> {
         let taps = taps.named(&format!("tap_q-{il}")).output();
         self.graph.expand(&taps)?;
         self.outputs.queries.push((il, taps));
+        Ok(())
+    }
+
+    /// Keeps the attention readable that each entry of a layer gets from the batch, summed over the query heads of a group.
+    ///
+    /// The probabilities are computed beside the layer's own attention, whatever way that goes: a run that records them gives
+    /// the very numbers of one that does not.
+    fn tap_attention_mass(&mut self, il: usize, q: &Tensor, k: &Tensor) -> Result<()> {
+        let (Some(ones), Some(mask)) = (&self.inputs.ones, &self.inputs.mask_dense) else { return Ok(()) };
+        if self.cache.layers[il].layout != Layout::Dense {
+            return Ok(());
+        }
+        let runs = Runs {
+            first: 0,
+            n_head: self.model.hp.n_head_kv,
+            stride: self.cache.options().n_ctx,
+            n_kv: self.spec.n_kv,
+        };
+        let p = self.probabilities(q, k, runs, mask)?;
+        let p = self.ctx.reshape(&p, &[runs.n_kv, ones.ne()[1], runs.n_head])?;
+        let mass = self.ctx.out_prod(&p, ones)?.named(&format!("tap_mass-{il}")).output();
+        self.graph.expand(&mass)?;
+        self.outputs.attention_mass.push((il, mass));
         Ok(())
     }
 

@@ -29,6 +29,8 @@ pub struct GraphSpec {
     pub hidden: Vec<usize>,
     /// How attention is computed.
     pub attention: Attention,
+    /// Whether the attention that each entry of a dense layer gets is summed over the batch.
+    pub attention_mass: bool,
     /// Entries that a mask over a dense layer covers.
     pub n_kv: usize,
     /// Rows that a mask over a sliding-window layer covers.
@@ -53,6 +55,8 @@ pub struct Inputs {
     pub mask_dense: Option<Tensor>,
     /// Shapes: `{n_kv_ring, n_tokens} f16`.
     pub mask_ring: Option<Tensor>,
+    /// Ones, for sums over the queries of a KV head. Shapes: `{1, n_group * n_tokens, n_head_kv} f32`.
+    pub ones: Option<Tensor>,
     /// Per layer and head of a pool, where ggml's operations attend to it. Shapes: `{n_view, n_tokens} f16`.
     pub mask_pool: Vec<Vec<Tensor>>,
 }
@@ -64,6 +68,8 @@ pub struct Outputs {
     pub logits: Option<Tensor>,
     /// Per tapped layer: index and rotated queries. Shapes: `{head_dim_k * n_head, n_tap} f32`.
     pub queries: Vec<(usize, Tensor)>,
+    /// Per dense layer, where asked for: attention that each entry gets from the batch. Shapes: `{n_kv, 1, n_head_kv} f32`.
+    pub attention_mass: Vec<(usize, Tensor)>,
     /// Per sampled layer: projected hidden states. Shapes: `{n_proj, n_tokens} f32`.
     pub hidden: Vec<(usize, Tensor)>,
 }
@@ -129,6 +135,10 @@ impl Inputs {
         let ids = |n: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::I32, &[n])?.named(name));
         let mask =
             |n_kv: usize, name: &str| Ok::<_, crate::error::Error>(ctx.input(Type::F16, &[n_kv, n])?.named(name));
+        let ones = |ctx: &Context| {
+            let (g, r) = (model.hp.n_head_kv, model.hp.n_group());
+            Ok::<_, crate::error::Error>(ctx.input(Type::F32, &[1, r * n, g])?.named("ones"))
+        };
         let by_ggml = spec.attention != Attention::Kernel;
         let has = |layout: &Layout| cache.layers.iter().any(|l| l.layout == *layout);
         let mut mask_pool = vec![Vec::new(); cache.layers.len()];
@@ -147,8 +157,13 @@ impl Inputs {
             rows: ctx.input(Type::I64, &[n * cache.n_head_kv(), model.hp.n_layer])?.named("inp_rows"),
             out_ids: if spec.n_out > 0 && spec.n_out < n { Some(ids(spec.n_out, "inp_out_ids")?) } else { None },
             tap_ids: if spec.n_tap > 0 && spec.n_tap < n { Some(ids(spec.n_tap, "inp_tap_ids")?) } else { None },
-            mask_dense: if by_ggml && has(&Layout::Dense) { Some(mask(spec.n_kv, "mask_dense")?) } else { None },
+            mask_dense: if (by_ggml || spec.attention_mass) && has(&Layout::Dense) {
+                Some(mask(spec.n_kv, "mask_dense")?)
+            } else {
+                None
+            },
             mask_ring: if by_ggml && has(&Layout::Ring) { Some(mask(spec.n_kv_ring, "mask_ring")?) } else { None },
+            ones: if spec.attention_mass { Some(ones(ctx)?) } else { None },
             mask_pool,
         })
     }

@@ -91,7 +91,7 @@ impl<'a> Bench<'a> {
             let mut ahead = Recorded::default();
             let n_lookahead = if self.method.needs().lookahead { n_lookahead } else { 0 };
             for token in self.tokens(n_lookahead, false) {
-                let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], hidden: Vec::new() };
+                let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], ..Taps::default() };
                 self.engine.decode_last(&[token], &taps, &mut ahead)?;
             }
             self.records = [record, ahead];

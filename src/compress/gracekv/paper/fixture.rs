@@ -87,6 +87,7 @@ impl Fixture {
             rope: &self.rope,
             probes: &self.probes,
             hidden: &self.hidden,
+            attention_mass: &[],
             surprisal: &self.surprisal,
         }
     }

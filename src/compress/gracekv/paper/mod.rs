@@ -54,6 +54,7 @@ impl Method for Paper {
             n_sample_query: 0,
             lookahead: self.options.lookahead,
             hidden: !self.options.fixed_slots,
+            attention_mass: false,
             surprisal: self.options.surprisal && !self.options.fixed_slots,
         }
     }
