@@ -3,6 +3,7 @@
 //! A method works in two steps so that memory stays bounded: [`Method::allocate`] reads every layer once and decides globally
 //! what each head keeps; [`Allocation::layer`] then makes the plan of one layer at a time, while earlier layers are already rewritten and freed.
 
+mod baseline;
 pub mod registry;
 pub mod score;
 pub mod select;
@@ -29,7 +30,7 @@ macro_rules! methods {
         }),*];
     };
 }
-methods! { gracekv, topk, streaming_llm, none }
+methods! { gracekv, topk, snapkv, adakv, pyramidkv, h2o, tova, knorm, streaming_llm, random, cam, d2o, none }
 
 /// How much may be kept, and what is kept whatever the scores say.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,6 +2,7 @@
 //!
 //! Probes stand for queries that come after the prompt, so each sees every key: window probes are rotated from their own
 //! position to `n_tokens`, `n_tokens + 1`, ..., sampled ones to `n_tokens + 3j`, lookahead probes are there already.
+//! Published baselines let them stay where they are, and see no later token.
 //! Logits are products of matrices, for a tile of keys at a time: one pass finds each row's log-sum-exp, a second one visits
 //! the probabilities.
 
@@ -26,6 +27,8 @@ pub struct Queries {
     pub rows: Array2<f32>,
     /// The probes, each of which has `n_group` rows.
     pub probes: Vec<Probe>,
+    /// Whether probes stay at their own positions.
+    in_place: bool,
     /// Query heads that share the KV head.
     pub n_group: usize,
 }
@@ -36,6 +39,31 @@ impl Queries {
     /// # Errors
     /// [`Error::Shape`] when the layer was not tapped or there is no such probe.
     pub fn load(view: &View, il: usize, g: usize, kinds: &[ProbeKind]) -> Result<Self> {
+        Queries::load_some(view, il, g, false, |_, probe| kinds.contains(&probe.kind))
+    }
+
+    /// Queries at their own positions: those of the last `n_window` tokens of the prompt, and of the lookahead where asked for; the
+    /// sampled ones when there is no window.
+    ///
+    /// # Errors
+    /// As [`Queries::load`].
+    pub fn load_in_place(view: &View, il: usize, g: usize, n_window: usize, lookahead: bool) -> Result<Self> {
+        let n_all = view.probes.list.iter().filter(|probe| probe.kind == ProbeKind::Window).count();
+        Queries::load_some(view, il, g, true, |nth, probe| match probe.kind {
+            ProbeKind::Window => nth + n_window >= n_all,
+            ProbeKind::Sample => n_all == 0,
+            ProbeKind::Lookahead => lookahead,
+        })
+    }
+
+    /// The queries of the probes that `wanted` picks; it is told which one of its kind a probe is.
+    fn load_some(
+        view: &View,
+        il: usize,
+        g: usize,
+        in_place: bool,
+        wanted: impl Fn(usize, &Probe) -> bool,
+    ) -> Result<Self> {
         let (dim, n_group, list) = (view.head_dim_k, view.n_group(), &view.probes.list);
         let tapped = view.probes.queries.get(il).map_or(0, Vec::len);
         if tapped != dim * view.n_head * list.len() {
@@ -47,10 +75,14 @@ impl Queries {
         }
         let mut seen = [0usize; 3];
         let (mut probes, mut rows) = (Vec::new(), Vec::new());
-        for (p, probe) in list.iter().enumerate().filter(|(_, probe)| kinds.contains(&probe.kind)) {
+        for (p, probe) in list.iter().enumerate() {
             let nth = seen[probe.kind as usize];
             seen[probe.kind as usize] += 1;
+            if !wanted(nth, probe) {
+                continue;
+            }
             let to = match probe.kind {
+                _ if in_place => probe.pos as usize,
                 ProbeKind::Window => view.n_tokens + nth,
                 ProbeKind::Sample => view.n_tokens + SAMPLE_STRIDE * nth,
                 ProbeKind::Lookahead => probe.pos as usize,
@@ -65,10 +97,10 @@ impl Queries {
             probes.push(*probe);
         }
         if probes.is_empty() {
-            return Err(Error::shape(format!("probes of layer {il}"), format!("some of {kinds:?}"), "none"));
+            return Err(Error::shape(format!("probes of layer {il}"), "some that the method scores by", "none"));
         }
         let rows = matrix(rows, dim)?;
-        Ok(Queries { rows, probes, n_group })
+        Ok(Queries { rows, probes, in_place, n_group })
     }
 
     /// [`Queries::load`] of window and lookahead probes, which show what the answer reads; of all probes when there are none.
@@ -124,6 +156,14 @@ impl<'a> Tiles<'a> {
         general_mat_mul(1.0, &self.queries.rows, &self.keys.t(), 0.0, &mut self.logits);
         if let Some(logits) = self.logits.as_slice_mut() {
             vector::softcap(logits, self.view.logit_softcap);
+        }
+        if self.queries.in_place {
+            for (probe, mut group) in
+                self.queries.probes.iter().zip(self.logits.axis_chunks_iter_mut(Axis(0), self.queries.n_group))
+            {
+                let n_seen = (probe.pos as usize + 1).saturating_sub(first).min(n);
+                group.slice_axis_mut(Axis(1), (n_seen..n).into()).fill(f32::MIN);
+            }
         }
         Ok(&mut self.logits)
     }
@@ -217,6 +257,22 @@ impl Queries {
             }
         }
         out.iter_mut().for_each(|x| *x /= self.n_group as f32);
+    }
+
+    /// The mean probability that all queries give each token of a head.
+    ///
+    /// # Errors
+    /// When the source cannot be read.
+    pub fn mean_of_all(&self, view: &View, il: usize, g: usize) -> Result<Vec<f32>> {
+        let lz = self.log_sum_exp(view, il, g, None)?;
+        let mut score = vec![0.0; view.n_tokens];
+        self.attend(view, (il, g), &lz, FLOOR, |first, a| {
+            let score = &mut score[first..first + a.ncols()];
+            a.rows().into_iter().filter_map(|row| row.to_slice()).for_each(|row| vector::add_scaled(score, 1.0, row));
+            Ok(())
+        })?;
+        score.iter_mut().for_each(|s| *s /= self.rows.nrows() as f32);
+        Ok(score)
     }
 
     /// [`Queries::largest`] of every token of a head.

@@ -62,11 +62,16 @@ pub fn check_budget(budget: &Budget, n_head_total: usize) -> Result<()> {
 ///
 /// Shapes: `scores: {n_tokens}` per head.
 pub fn select(scores: &[&[f32]], pinned: Pinned, floor: usize, n_total: usize) -> Vec<Vec<u32>> {
+    select_above(scores, pinned, &vec![floor; scores.len()], n_total)
+}
+
+/// [`select`] with a floor for each head.
+pub fn select_above(scores: &[&[f32]], pinned: Pinned, floors: &[usize], n_total: usize) -> Vec<Vec<u32>> {
     let mut taken: Vec<Vec<bool>> = scores
         .iter()
         .map(|s| (0..s.len()).map(|t| t < pinned.n_sink || t + pinned.n_window >= s.len()).collect())
         .collect();
-    for (score, taken) in scores.iter().zip(&mut taken) {
+    for ((score, taken), &floor) in scores.iter().zip(&mut taken).zip(floors) {
         take_best(&[score], std::slice::from_mut(taken), floor);
     }
     let n_taken: usize = taken.iter().flatten().filter(|&&t| t).count();
@@ -144,7 +149,8 @@ impl Kept {
         Kept::new(view, tokens)
     }
 
-    fn heads(&self, il: usize) -> &[Vec<u32>] {
+    /// The tokens of each head of layer `il`, ascending; empty for a layer that is not compressed.
+    pub fn heads(&self, il: usize) -> &[Vec<u32>] {
         match self.layers.iter().position(|&l| l == il) {
             Some(i) => &self.tokens[i * self.n_head_kv..(i + 1) * self.n_head_kv],
             None => &[],

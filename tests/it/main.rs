@@ -4,6 +4,7 @@
 mod support;
 
 mod architecture;
+mod attention_mass;
 mod bindings;
 mod chat;
 mod cli;
@@ -12,6 +13,7 @@ mod errors;
 mod eval;
 mod ggml;
 mod greedy;
+mod methods;
 mod pass;
 mod sample;
 mod tokenizer;
