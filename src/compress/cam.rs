@@ -9,11 +9,10 @@
 
 use rayon::prelude::*;
 
-use super::baseline::{generator, keep_best, n_kept, uniform, Form};
-use super::h2o::{accumulated, RECENT_HALF};
+use super::baseline::{generator, uniform, Form, NOWHERE};
 use super::registry::{LOOKAHEAD, SMALL};
 use super::select::{Kept, Pinned};
-use super::{vector, Allocation, Budget, Method, MethodOptions, Modifier, Needs};
+use super::{h2o, vector, Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::plan::{HeadPlan, LayerPlan, Row};
 use crate::cache::view::View;
 use crate::error::Result;
@@ -93,14 +92,13 @@ impl Method for CaM {
     }
 
     fn pinned(&self, budget: &Budget) -> Pinned {
-        self.form.pinned(budget, RECENT_HALF)
+        self.form.pinned(budget, NOWHERE)
     }
 
     fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
-        let Some(n_kept) = n_kept(view, budget)? else { return Ok(Box::new(Kept::all(view))) };
-        let pinned = self.pinned(budget).within(n_kept, view.n_tokens);
-        let scores = accumulated(view, self.form)?;
-        let kept = keep_best(view, &scores, |_| (pinned, n_kept));
-        Ok(Box::new(Merging { kept, scores }))
+        match h2o::keep(view, budget, self.form)? {
+            Some((kept, scores)) => Ok(Box::new(Merging { kept, scores })),
+            None => Ok(Box::new(Kept::all(view))),
+        }
     }
 }

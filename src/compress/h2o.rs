@@ -5,7 +5,7 @@
 //! Deviation: the paper evicts one token with each further query, whose attention the evicted ones no longer get; here the pass
 //! evicts once, and all queries of the prompt saw all of it. Others: `baseline`.
 
-use super::baseline::{keep_best, n_kept, scores, Form};
+use super::baseline::{keep_best, n_kept, scores, Form, NOWHERE};
 use super::registry::{LOOKAHEAD, SMALL};
 use super::score::Queries;
 use super::select::{Kept, Pinned};
@@ -19,7 +19,7 @@ pub(super) const ABOUT: &str = "largest accumulated attention and most recent, h
 pub(super) const MODIFIERS: &[Modifier] = &[LOOKAHEAD, SMALL];
 
 /// As many recent tokens as [`Pinned::within`] lets stand: half of a head's entries.
-pub(super) const RECENT_HALF: Pinned = Pinned { n_sink: 0, n_window: usize::MAX };
+const RECENT_HALF: Pinned = Pinned { n_sink: 0, n_window: usize::MAX };
 
 /// The method.
 pub struct H2o {
@@ -46,18 +46,28 @@ pub(super) fn accumulated(view: &View, form: Form) -> Result<Vec<Vec<f32>>> {
     })
 }
 
+/// What the heads keep, and the scores that decided; `None` when every token fits.
+///
+/// # Errors
+/// When the budget cannot be met, or nothing was recorded.
+pub(super) fn keep(view: &View, budget: &Budget, form: Form) -> Result<Option<(Kept, Vec<Vec<f32>>)>> {
+    let Some(n_kept) = n_kept(view, budget)? else { return Ok(None) };
+    let pinned = form.pinned(budget, RECENT_HALF).within(n_kept, view.n_tokens);
+    let scores = accumulated(view, form)?;
+    Ok(Some((keep_best(view, &scores, |_| (pinned, n_kept)), scores)))
+}
+
 impl Method for H2o {
     fn needs(&self) -> Needs {
         Needs { attention_mass: true, lookahead: self.form.lookahead, ..Needs::default() }
     }
 
     fn pinned(&self, budget: &Budget) -> Pinned {
-        self.form.pinned(budget, RECENT_HALF)
+        // How many are recent depends on the entries of a head.
+        self.form.pinned(budget, NOWHERE)
     }
 
     fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
-        let Some(n_kept) = n_kept(view, budget)? else { return Ok(Box::new(Kept::all(view))) };
-        let pinned = self.pinned(budget).within(n_kept, view.n_tokens);
-        Ok(Box::new(keep_best(view, &accumulated(view, self.form)?, |_| (pinned, n_kept))))
+        Ok(Box::new(keep(view, budget, self.form)?.map_or_else(|| Kept::all(view), |(kept, _)| kept)))
     }
 }

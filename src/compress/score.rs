@@ -42,8 +42,7 @@ impl Queries {
         Queries::load_some(view, il, g, false, |_, probe| kinds.contains(&probe.kind))
     }
 
-    /// Queries at their own positions: those of the last `n_window` tokens of the prompt, and of the lookahead where asked for; the
-    /// sampled ones when there is no window.
+    /// Queries at their own positions: those of the last `n_window` tokens of the prompt, and of the lookahead where asked for.
     ///
     /// # Errors
     /// As [`Queries::load`].
@@ -51,7 +50,7 @@ impl Queries {
         let n_all = view.probes.list.iter().filter(|probe| probe.kind == ProbeKind::Window).count();
         Queries::load_some(view, il, g, true, |nth, probe| match probe.kind {
             ProbeKind::Window => nth + n_window >= n_all,
-            ProbeKind::Sample => n_all == 0,
+            ProbeKind::Sample => false,
             ProbeKind::Lookahead => lookahead,
         })
     }

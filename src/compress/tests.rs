@@ -9,9 +9,9 @@ use crate::cache::plan::{HeadPlan, LayerPlan};
 use crate::cache::view::{Probe, ProbeKind, Probes};
 use crate::error::Error;
 
-/// Methods that tell heads apart by their number: `random` draws with it; the paper's form weighs a head with its output
-/// matrix and adds up over heads, so that another order rounds differently.
-const BY_NUMBER_OF_HEAD: [&str; 2] = ["random", "gracekv+paper"];
+/// Methods that tell heads apart by their number: the paper's form weighs a head with its output matrix and adds up over heads,
+/// so that another order rounds differently.
+const BY_NUMBER_OF_HEAD: [&str; 1] = ["gracekv+paper"];
 
 fn check(context: &str, memory: &Memory, budget: &Budget, layers: &[LayerPlan]) {
     let heads: Vec<&HeadPlan> = layers.iter().flat_map(|layer| &layer.heads).collect();
@@ -148,6 +148,9 @@ fn the_order_of_heads_does_not_matter() {
             rows.chunks(3 * n_per_kv * dim).flat_map(of_probe).collect()
         };
         permuted.probes.queries[il] = reorder(&memory.probes.queries[il], 2);
+        let n = memory.n_tokens;
+        permuted.attention_mass[il] =
+            old.iter().flat_map(|g| &memory.attention_mass[il][g * n..][..n]).copied().collect();
         permuted.probes.lookahead_keys[il] = reorder(&memory.probes.lookahead_keys[il], 1);
     }
     let by_number = |m: &Named| BY_NUMBER_OF_HEAD.iter().any(|name| m.name.starts_with(name));
@@ -176,6 +179,16 @@ fn a_budget_that_cannot_be_met_is_an_error() {
     }
     let none = by_name("none", &MethodOptions::default()).unwrap();
     [0, 3, 4, n_all / 2, n_all - 1].into_iter().for_each(|n_entries| refuses(&none, n_entries));
+}
+
+#[test]
+fn attention_mass_that_is_missing_is_an_error() {
+    let mut memory = memory(50);
+    memory.attention_mass[1].pop();
+    for method in methods().into_iter().filter(|m| m.needs().attention_mass) {
+        assert!(method.allocate(&memory.view(), &budget(&memory, 4.0)).is_err(), "{}", method.name);
+        memory.attention_mass.truncate(1);
+    }
 }
 
 #[test]

@@ -102,6 +102,9 @@ pub fn recorded(memory: &Memory, needs: &Needs) -> Memory {
     if !needs.hidden {
         out.hidden = Default::default();
     }
+    if !needs.attention_mass {
+        out.attention_mass.clear();
+    }
     out
 }
 
