@@ -179,10 +179,9 @@ class Plans:
 
     def d2o(self):
         scores = [self.accumulated(head) for head in range(HEADS)]
-        weights = []
-        for il in range(LAYERS):
-            var = [variance(s) for s in scores[il * KV_HEADS : (il + 1) * KV_HEADS]]
-            weights.append(math.exp(-sum((v - min(var)) / (max(var) - min(var) + 1e-6) for v in var) / KV_HEADS))
+        var = [variance(s) for s in scores]
+        scaled = [(v - min(var)) / (max(var) - min(var) + 1e-6) for v in var]
+        weights = [math.exp(-sum(scaled[il * KV_HEADS : (il + 1) * KV_HEADS]) / KV_HEADS) for il in range(LAYERS)]
         free = LAYERS * (self.n - 1)
         n_of = [min(1 + int(free * w / sum(weights)), TOKENS) for w in weights]
         kept = [keep(s, n_of[i // KV_HEADS], places(n_of[i // KV_HEADS], 4, TOKENS)) for i, s in enumerate(scores)]

@@ -1,12 +1,13 @@
 //! `d2o`: H2O's tokens, more of them in layers whose attention is spread, and evicted ones merged into similar kept ones (stage 5).
 //!
 //! Source: Wan et al., "D2O: Dynamic Discriminative Operations for Efficient Long-Context Inference of Large Language Models"
-//! (arXiv 2406.13035), section 3, and the authors' code. Layers: shares softmax(-F), F the variance of accumulated attention,
-//! scaled to 0..1 within the layer, mean over heads. Tokens: 4 sinks, heavy hitters and as many recent. Merging: an evicted key goes
-//! to the kept key of largest cosine u if u >= tau; weights e^u, and e^1 for the kept one, normalised; values likewise.
+//! (arXiv 2406.13035), section 3, and the authors' code. Layers: shares softmax(-F), F the variance of accumulated attention in
+//! 0..1, mean over heads. Tokens: 4 sinks, heavy hitters and as many recent. Merging: an evicted key goes to the kept key of largest
+//! cosine u if u >= tau; weights e^u, and e^1 for the kept one, normalised; values likewise; keys as cached, rotated.
 //! Adapted from decoding to one eviction after the prompt: tau, a moving average over evictions, is its first value, the mean of u.
-//! Deviations: no layer is left out (theirs: the first two and the last); tau per head instead of per layer; a layer gets one entry
-//! per head before shares count; merged keys are merged as cached, rotated, as in their code.
+//! Deviations: F is scaled over the heads of all layers (their code: within a layer, which tells nothing where there are two KV
+//! heads); no layer is left out (theirs: the first two and the last); tau per head instead of per layer; a layer gets one entry per
+//! head before shares count. Others: `baseline`.
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{s, Array2};
@@ -50,13 +51,13 @@ fn divide(scores: &[Vec<f32>], n_head_kv: usize, n_kept: usize) -> Vec<usize> {
         let mean = score.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
         score.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0)
     };
-    let weight = |layer: &[Vec<f32>]| {
-        let variances: Vec<f64> = layer.iter().map(variance).collect();
-        let (low, high) = variances.iter().fold((f64::MAX, 0.0f64), |(l, h), &v| (l.min(v), h.max(v)));
-        let scaled = variances.iter().map(|v| (v - low) / (high - low + 1e-6)).sum::<f64>();
+    let variances: Vec<f64> = scores.iter().map(variance).collect();
+    let (low, high) = variances.iter().fold((f64::MAX, 0.0f64), |(l, h), &v| (l.min(v), h.max(v)));
+    let weight = |layer: &[f64]| {
+        let scaled = layer.iter().map(|v| (v - low) / (high - low + 1e-6)).sum::<f64>();
         (-scaled / layer.len() as f64).exp()
     };
-    let weights: Vec<f64> = scores.chunks(n_head_kv).map(weight).collect();
+    let weights: Vec<f64> = variances.chunks(n_head_kv).map(weight).collect();
     let (n_free, sum) = ((weights.len() * (n_kept - 1)) as f64, weights.iter().sum::<f64>());
     let n_tokens = scores.first().map_or(0, Vec::len);
     weights.iter().map(|w| (1 + (n_free * w / sum) as usize).min(n_tokens)).collect()
