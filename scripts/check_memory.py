@@ -116,13 +116,18 @@ def check(ratio, run, context, empty, llama):
     return checks
 
 
-def speeds(args, n_depth):
-    """Tokens per second of gracekv on an empty cache and, if it is there, of llama.cpp's better setting at the depth."""
-    common = ["-m", str(args.model), "-t", str(args.threads), "-p", "0", "-n", str(args.generate)]
-    empty = measure(args.gracekv_bench, [*common, "-d", "0"])
-    if args.llama_bench is None:
-        return empty, 0.0
-    return empty, max(measure(args.llama_bench, [*common, "-d", str(n_depth), "-fa", fa]) for fa in ("0", "1"))
+def bench(args, program, *more):
+    return measure(program, ["-m", str(args.model), "-t", str(args.threads), "-p", "0", "-n", str(args.generate), *more])
+
+
+def empty_speed(args):
+    """Tokens per second of gracekv on an empty cache."""
+    return bench(args, args.gracekv_bench, "-d", "0")
+
+
+def llama_speed(args, n_depth):
+    """Tokens per second of llama.cpp's better setting at the depth."""
+    return max(bench(args, args.llama_bench, "-d", str(n_depth), "-fa", fa) for fa in ("0", "1"))
 
 
 def arguments():
@@ -149,13 +154,14 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "prompt.txt"
             file.write_text(prompt(args), encoding="utf-8")
-            before = speeds(args, args.tokens)
+            llama = llama_speed(args, args.tokens) if args.llama_bench else 0.0
+            before = empty_speed(args)
             for i, ratio in enumerate(ratios):
                 print(f"ratio {ratio} ({i + 1}/{len(ratios)})", file=sys.stderr, flush=True)
                 run = compress(args, file, ratio)
-                # Speeds before and after the run, so that a change of the machine's load shows in both.
-                after = speeds(args, run.report["plan"]["n_tokens"])
-                empty, llama = (statistics.mean(pair) for pair in zip(before, after))
+                # Speed before and after the run, so that a change of the machine's load shows in both.
+                after = empty_speed(args)
+                empty = statistics.mean((before, after))
                 before = after
                 for name, measured, wanted, passed in check(ratio, run, args.context, empty, llama):
                     n_failed += not passed

@@ -216,6 +216,8 @@ pub fn argmax(logits: &[f32]) -> u32 {
 
 /// Tokens to decode at a time when all their logits are wanted: as many as `LOGIT_BYTES` hold, within the engine's batch.
 fn n_scored_at_once(engine: &Engine) -> usize {
-    const LOGIT_BYTES: usize = 64 << 20;
+    // A full micro batch of 512 over a vocabulary of 262,144. Smaller batches would save memory, but ggml attends to fewer than
+    // 64 tokens with sums in half precision, which moved perplexity by up to 0.4 % from llama-perplexity's.
+    const LOGIT_BYTES: usize = 512 << 20;
     (LOGIT_BYTES / (4 * engine.model().hp.n_vocab)).clamp(1, engine.options().n_ubatch)
 }
