@@ -115,22 +115,22 @@ fn plan_head(view: &View, il: usize, g: usize, choice: &HeadChoice, options: &Op
             fit::fit(&head, &evicted, &cluster_of, n, options)
         }
     };
-    Ok(assemble(&head, &choice.kept, &prototypes, options))
+    Ok(assemble(&head, &choice.kept, prototypes, options))
 }
 
 /// The plan of a head: exact tokens and clusters of one token in the order of the tokens, then the merged ones.
-fn assemble(head: &Head, kept: &[u32], prototypes: &[Prototype], options: &Options) -> HeadPlan {
+fn assemble(head: &Head, kept: &[u32], prototypes: Vec<Prototype>, options: &Options) -> HeadPlan {
     let mut tokens: Vec<u32> = kept.iter().copied().chain(prototypes.iter().filter_map(|p| p.token)).collect();
     tokens.sort_unstable();
-    let merged: Vec<&Prototype> = prototypes.iter().filter(|p| p.token.is_none()).collect();
 
     let mut plan = HeadPlan::keep(tokens.iter().copied());
     let mut bias = vec![0.0; tokens.len()];
-    for (i, prototype) in (0..).zip(&merged) {
+    // Used up one by one: at low ratios there are thousands, and the refit needs memory of its own.
+    for (i, prototype) in (0..).zip(prototypes.into_iter().filter(|p| p.token.is_none())) {
         let (key, value) = (Row::New(i), Row::New(i));
         plan.entries.push(Entry { key, value, bias: prototype.bias, n_tokens: prototype.n_tokens });
-        plan.new_keys.extend(&prototype.key);
-        plan.new_values.extend(&prototype.value);
+        plan.new_keys.extend(prototype.key);
+        plan.new_values.extend(prototype.value);
         bias.push(prototype.bias);
     }
     if options.refit {
