@@ -7,6 +7,7 @@
 pub mod kl;
 pub mod needle;
 pub mod perplexity;
+pub mod plot;
 pub mod report;
 
 use crate::cache::{CacheOptions, KvCache};
