@@ -13,6 +13,7 @@ pub mod high;
 pub mod interrupt;
 pub mod low;
 pub mod measure;
+pub mod new_file;
 pub mod parse;
 pub mod perf;
 pub mod perplexity;
@@ -20,27 +21,4 @@ pub mod run;
 pub mod setup;
 mod translate;
 
-use crate::error::{Error, Result};
-use std::io::Write;
-use std::path::Path;
-
-/// Writes a file so that it is either the old one or the whole new one: a temporary name beside it, sync, rename.
-///
-/// # Errors
-/// When the folder cannot be written.
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let write = || {
-        let mut file = std::fs::File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    write().map_err(|e| {
-        // The temporary file is of no use to anybody; that it cannot be removed is no second error.
-        let _ = std::fs::remove_file(&temporary);
-        Error::io(path, e)
-    })
-}
+pub use new_file::{write_file, NewFile};
