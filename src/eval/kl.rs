@@ -1,5 +1,5 @@
-//! What one distribution over the vocabulary loses against another: log-probabilities of the full cache against those of a
-//! compressed one, token by token.
+//! What one distribution over the vocabulary loses against another, the base: log-probabilities of a compressed cache against
+//! those of the full one, or of a model against those of another, token by token.
 //!
 //! Source: llama.cpp `tools/perplexity/perplexity.cpp` (`--kl-divergence`), here in `f64` sums over unquantised log-probabilities.
 
@@ -12,7 +12,9 @@ pub struct Scored {
     pub index: usize,
     /// Negative log-likelihood.
     pub nll: f64,
-    /// Kullback-Leibler divergence of the distribution it was drawn from to the full cache's.
+    /// The same by the distribution it is compared with.
+    pub nll_base: f64,
+    /// Kullback-Leibler divergence from the distribution it is compared with; rounding can leave it slightly below 0.
     pub kl: f64,
     /// Whether both give the same token the highest probability.
     pub same_top: bool,
@@ -39,25 +41,32 @@ pub fn nll(logits: &[f32], targets: &[u32]) -> Vec<f64> {
     logits.par_chunks_exact(n_vocab.max(1)).zip(targets).map(one).collect()
 }
 
-/// Scores `targets`, the first of which has place `first`, under `log_p`, given what the full cache said.
+/// Log-probabilities of a base file below which they are no longer those of the model.
+pub const BASE_FLOOR: f32 = -16.0;
+
+/// Scores `targets`, the first of which has place `first`, under `log_p`, against what `base` said; of `base` only
+/// log-probabilities above `floor` count.
 ///
-/// Shapes: `full, log_p: {n_vocab, targets.len()}`.
-pub fn score(full: &[f32], log_p: &[f32], targets: &[u32], first: usize) -> Vec<Scored> {
+/// Shapes: `base, log_p: {n_vocab, targets.len()}`.
+pub fn score(base: &[f32], log_p: &[f32], targets: &[u32], first: usize, floor: f32) -> Vec<Scored> {
     let n_vocab = (log_p.len() / targets.len().max(1)).max(1);
-    let rows = full.par_chunks_exact(n_vocab).zip(log_p.par_chunks_exact(n_vocab)).zip(targets);
-    let one = |i: usize, full: &[f32], log_p: &[f32], target: u32| {
-        let divergence = |(&p, &q): (&f32, &f32)| f64::from(p.exp()) * (f64::from(p) - f64::from(q));
-        let (p, q) = (f64::from(full[target as usize]), f64::from(log_p[target as usize]));
+    let rows = base.par_chunks_exact(n_vocab).zip(log_p.par_chunks_exact(n_vocab)).zip(targets);
+    let one = |i: usize, base: &[f32], log_p: &[f32], target: u32| {
+        let divergence = |(&p, &q): (&f32, &f32)| match p > floor {
+            true => f64::from(p.exp()) * (f64::from(p) - f64::from(q)),
+            false => 0.0,
+        };
+        let (p, q) = (f64::from(base[target as usize]), f64::from(log_p[target as usize]));
         Scored {
             index: first + i,
             nll: -q,
-            // Rounding can leave a sum of this kind slightly below its smallest value.
-            kl: full.iter().zip(log_p).map(divergence).sum::<f64>().max(0.0),
-            same_top: super::argmax(full) == super::argmax(log_p),
+            nll_base: -p,
+            kl: base.iter().zip(log_p).map(divergence).sum(),
+            same_top: super::argmax(base) == super::argmax(log_p),
             delta_p: q.exp() - p.exp(),
         }
     };
-    rows.enumerate().map(|(i, ((full, log_p), &target))| one(i, full, log_p, target)).collect()
+    rows.enumerate().map(|(i, ((base, log_p), &target))| one(i, base, log_p, target)).collect()
 }
 
 #[cfg(test)]
@@ -87,10 +96,10 @@ mod tests {
     fn divergence_is_that_of_the_definition_and_zero_only_for_equals() {
         let (p, q) = (logits(0.7), logits(1.3));
         let targets = [0, 11, 49];
-        for s in score(&p, &p, &targets, 5) {
+        for s in score(&p, &p, &targets, 5, f32::MIN) {
             assert_eq!((s.kl, s.same_top, s.delta_p), (0.0, true, 0.0));
         }
-        for (i, s) in score(&p, &q, &targets, 5).iter().enumerate() {
+        for (i, s) in score(&p, &q, &targets, 5, f32::MIN).iter().enumerate() {
             let (p, q) = (&p[i * 50..][..50], &q[i * 50..][..50]);
             let want: f64 = (0..50).map(|v| f64::from(p[v]).exp() * f64::from(p[v] - q[v])).sum();
             assert!((s.kl - want).abs() < 1e-5 && want > 0.1, "{} {want}", s.kl);

@@ -4,6 +4,8 @@
 //! ratio compresses a copy of that state, and what follows is scored from the compressed cache alone. The lookahead is the
 //! model's own greedy continuation, decoded once from the full cache; it serves as probes and is taken back.
 
+pub mod base;
+pub mod divergence;
 pub mod kl;
 pub mod needle;
 pub mod perplexity;

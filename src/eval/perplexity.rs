@@ -29,7 +29,7 @@ impl Passage {
     }
 
     /// The tokens that are scored.
-    fn targets(&self) -> &[u32] {
+    pub(super) fn targets(&self) -> &[u32] {
         &self.tokens[self.n_prompt + 1..]
     }
 }
@@ -47,12 +47,16 @@ pub fn chunks(tokens: &[u32], n_ctx: usize, n_chunk: Option<usize>, bos: Option<
         );
         return Err(Error::Context { what });
     }
-    let passage = |(i, chunk): (usize, &[u32])| {
+    Ok(cut(tokens, n_ctx, bos).take(n_chunk.unwrap_or(usize::MAX)).collect())
+}
+
+/// All chunks of the tokens.
+pub(super) fn cut(tokens: &[u32], n_ctx: usize, bos: Option<u32>) -> impl Iterator<Item = Passage> + '_ {
+    tokens.chunks_exact(n_ctx).enumerate().map(move |(i, chunk)| {
         let mut tokens = chunk.to_vec();
         bos.into_iter().for_each(|bos| tokens[0] = bos);
         Passage { name: format!("chunk {}", i + 1), tokens, n_prompt: n_ctx / 2 }
-    };
-    Ok(tokens.chunks_exact(n_ctx).take(n_chunk.unwrap_or(usize::MAX)).enumerate().map(passage).collect())
+    })
 }
 
 /// The beginning of a tokenized text: `n_prefix` tokens of context and `n_continuation` after them.
@@ -99,33 +103,44 @@ impl Perplexity {
     }
 }
 
-/// Perplexity of the uncompressed model; `on_passage` hears the running value after each passage.
+/// Perplexity of the uncompressed model; `on_logits` sees all logits of scored tokens in their order, `on_passage` hears the
+/// running value after each passage.
 ///
 /// # Errors
-/// When a passage does not fit the context, ggml fails, or a result is no number.
+/// When a passage does not fit the context, ggml fails, a result is no number, or a callback fails.
 pub fn run(
     engine: &mut Engine,
     passages: &[Passage],
+    mut on_logits: impl FnMut(&[f32]) -> Result<()>,
     mut on_passage: impl FnMut(usize, &Perplexity) -> Result<()>,
 ) -> Result<Perplexity> {
     let mut total = Perplexity::default();
     for (i, passage) in passages.iter().enumerate() {
-        engine.clear()?;
-        engine.decode(
-            &passage.tokens[..passage.n_prompt],
-            Want::Nothing,
-            &Taps::default(),
-            &mut Recorded::default(),
-            |_, _| Ok(()),
-        )?;
-        follow(engine, passage, |logits, range| {
+        read(engine, passage, |logits, range| {
             total.extend(kl::nll(logits, &passage.targets()[range]));
-            Ok(())
+            on_logits(logits)
         })?;
         finite(passage, total.value())?;
         on_passage(i, &total)?;
     }
     Ok(total)
+}
+
+/// Reads a whole passage into an empty cache; hands over logits and the places they have among the targets.
+pub(super) fn read(
+    engine: &mut Engine,
+    passage: &Passage,
+    on_logits: impl FnMut(&mut [f32], Range<usize>) -> Result<()>,
+) -> Result<()> {
+    engine.clear()?;
+    engine.decode(
+        &passage.tokens[..passage.n_prompt],
+        Want::Nothing,
+        &Taps::default(),
+        &mut Recorded::default(),
+        |_, _| Ok(()),
+    )?;
+    follow(engine, passage, on_logits)
 }
 
 impl Item for Passage {
@@ -172,7 +187,8 @@ pub fn compare(
                 full.extend_from_slice(logits);
             }
             let full = &full[range.start * n_vocab..range.end * n_vocab];
-            scored.extend(kl::score(full, logits, &passage.targets()[range.clone()], range.start + 1));
+            let (targets, first) = (&passage.targets()[range.clone()], range.start + 1);
+            scored.extend(kl::score(full, logits, targets, first, f32::MIN));
             Ok(())
         })?;
         finite(passage, scored.iter().map(|s| s.nll + s.kl).sum())?;
@@ -196,7 +212,7 @@ fn follow(
     Ok(())
 }
 
-fn finite(passage: &Passage, x: f64) -> Result<()> {
+pub(super) fn finite(passage: &Passage, x: f64) -> Result<()> {
     match x.is_finite() {
         true => Ok(()),
         false => Err(Error::Context { what: format!("{}: the model's logits are no numbers", passage.name) }),

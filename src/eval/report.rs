@@ -1,8 +1,10 @@
 //! Tables and JSON of measurements: one line per method and ratio.
 
+use super::divergence::quantile;
 use super::kl::Scored;
 use super::needle::{exact_match, Answer};
 use super::perplexity::Perplexity;
+use super::plot::{Axis, Chart, Series};
 use super::Outcome;
 use serde_json::{json, Value};
 
@@ -109,14 +111,6 @@ impl Summary {
     }
 }
 
-/// Linear between the two nearest of ascending numbers, as llama-perplexity.
-fn quantile(ascending: &[f64], share: f64) -> f64 {
-    let place = share * ascending.len().saturating_sub(1) as f64;
-    let at = |i: usize| ascending.get(i.min(ascending.len().saturating_sub(1))).copied().unwrap_or(0.0);
-    let (low, part) = (place as usize, place.fract());
-    at(low) * (1.0 - part) + at(low + 1) * part
-}
-
 /// Those of the scored tokens of all passages that come after the first `n_skip` of a continuation.
 fn after(outcome: &Outcome<Vec<Scored>>, n_skip: usize) -> impl Iterator<Item = &Scored> {
     outcome.results.iter().flatten().filter(move |s| s.index >= n_skip)
@@ -141,7 +135,7 @@ pub fn perplexity_table(outcomes: &[Outcome<Vec<Scored>>], n_skip: usize) -> Tab
         "pass ms",
     ];
     let mut table = Table::new(&heads);
-    let full = outcomes.first().map_or(f64::NAN, |o| Summary::of(after(o, 0)).ppl);
+    let full = full_ppl(outcomes);
     for o in outcomes {
         let (s, later) = (Summary::of(after(o, 0)), Summary::of(after(o, n_skip)));
         table.push(vec![
@@ -165,6 +159,7 @@ pub fn perplexity_table(outcomes: &[Outcome<Vec<Scored>>], n_skip: usize) -> Tab
 
 /// The same as JSON, with the mean divergence of every passage, so that methods can be compared in pairs.
 pub fn perplexity_json(outcomes: &[Outcome<Vec<Scored>>], passages: &[String], n_skip: usize) -> Value {
+    let full = full_ppl(outcomes);
     let row = |o: &Outcome<Vec<Scored>>| {
         let passage = |(scored, name): (&Vec<Scored>, &String)| {
             let later = Summary::of(scored.iter().filter(|s| s.index >= n_skip));
@@ -173,6 +168,7 @@ pub fn perplexity_json(outcomes: &[Outcome<Vec<Scored>>], passages: &[String], n
         json!({
             "method": o.name,
             "ratio": o.ratio,
+            "ppl_ratio": Summary::of(after(o, 0)).ppl / full,
             "all": Summary::of(after(o, 0)).to_json(),
             "later": Summary::of(after(o, n_skip)).to_json(),
             "passages": o.results.iter().zip(passages).map(passage).collect::<Vec<_>>(),
@@ -181,6 +177,93 @@ pub fn perplexity_json(outcomes: &[Outcome<Vec<Scored>>], passages: &[String], n
         })
     };
     json!({ "skip": n_skip, "rows": outcomes.iter().map(row).collect::<Vec<_>>() })
+}
+
+/// The same as CSV, a line per method and ratio, numbers in full.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn perplexity_csv(
+    out: impl std::io::Write,
+    outcomes: &[Outcome<Vec<Scored>>],
+    n_skip: usize,
+) -> std::io::Result<()> {
+    let mut csv = csv::Writer::from_writer(out);
+    csv.write_record([
+        "method",
+        "ratio",
+        "n",
+        "ppl",
+        "ppl_error",
+        "ppl_ratio",
+        "kl_mean",
+        "kl_later",
+        "kl_99",
+        "kl_max",
+        "same_top",
+        "rms_delta_p",
+        "kv_bytes",
+        "pass_ms",
+    ])?;
+    let full = full_ppl(outcomes);
+    for o in outcomes {
+        let (s, later) = (Summary::of(after(o, 0)), Summary::of(after(o, n_skip)));
+        let numbers = [
+            o.ratio,
+            s.n as f64,
+            s.ppl,
+            s.ppl_error,
+            s.ppl / full,
+            s.kl_mean,
+            later.kl_mean,
+            s.kl_99,
+            s.kl_max,
+            s.same_top,
+            s.rms_delta_p,
+            o.kv_bytes,
+            o.pass_ms,
+        ];
+        csv.write_record([o.name.clone()].into_iter().chain(numbers.map(|x| x.to_string())))?;
+    }
+    csv.flush()
+}
+
+/// Perplexity and divergence over the ratio, one line per method; every line begins at the full cache.
+pub fn perplexity_charts(outcomes: &[Outcome<Vec<Scored>>]) -> Vec<Chart> {
+    let mut names: Vec<&str> = Vec::new();
+    for o in outcomes.iter().skip(usize::from(outcomes.len() > 1)) {
+        if !names.contains(&o.name.as_str()) {
+            names.push(&o.name);
+        }
+    }
+    let full = outcomes.first().map(|o| (1.0, full_ppl(std::slice::from_ref(o))));
+    let lines = |value: fn(&Summary) -> f64, first: Option<(f64, f64)>| {
+        let line = |name: &str| {
+            let of_name = outcomes.iter().skip(1).filter(|o| o.name == name);
+            let points = of_name.map(|o| (o.ratio, value(&Summary::of(after(o, 0)))));
+            let mut points: Vec<(f64, f64)> = first.into_iter().chain(points).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Series { name: name.to_owned(), points }
+        };
+        names.iter().map(|name| line(name)).collect::<Vec<_>>()
+    };
+    let chart = |title: &str, y: &str, series| Chart::Lines {
+        title: title.to_owned(),
+        x: Axis::log("compression ratio"),
+        y: Axis::log(y),
+        series,
+    };
+    let mut charts = vec![chart("Perplexity", "perplexity", lines(|s| s.ppl, full))];
+    let divergence = lines(|s| s.kl_mean, None);
+    // Without compression there is none, and nothing to draw.
+    if divergence.iter().flat_map(|line| &line.points).any(|p| p.1 > 0.0) {
+        charts.push(chart("Divergence from the full cache", "mean KL divergence (nats)", divergence));
+    }
+    charts
+}
+
+fn full_ppl(outcomes: &[Outcome<Vec<Scored>>]) -> f64 {
+    outcomes.first().map_or(f64::NAN, |o| Summary::of(after(o, 0)).ppl)
 }
 
 /// The table of a task.
@@ -217,6 +300,7 @@ mod tests {
             .map(|i| Scored {
                 index: i,
                 nll: 2.0,
+                nll_base: 2.0,
                 kl: f64::from(i as u32),
                 same_top: i % 4 == 0,
                 delta_p: if i == 3 { -0.5 } else { 0.0 },

@@ -22,7 +22,7 @@ fn nothing_is_lost_at_ratio_1_and_losses_show() {
     let setting = Setting { pass: PassOptions { force: true, ..Default::default() }, end_of_text: Vec::new() };
     let mut engine = engine(&model, 256, 2);
     let outcomes = perplexity::compare(&mut engine, &passages, &cases, &setting, |_| Ok(())).unwrap();
-    let plain = perplexity::run(&mut engine, &passages, |_, _| Ok(())).unwrap();
+    let plain = perplexity::run(&mut engine, &passages, |_| Ok(()), |_, _| Ok(())).unwrap();
 
     let nll = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.nll).sum::<f64>();
     let kl = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.kl).sum::<f64>() / 254.0;

@@ -15,5 +15,6 @@ mod ggml;
 mod greedy;
 mod methods;
 mod pass;
+mod perplexity;
 mod sample;
 mod tokenizer;
