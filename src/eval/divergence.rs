@@ -184,7 +184,14 @@ mod tests {
         let one = |index: usize| {
             let (nll, nll_base) = (3.0 + wave(index, 0.7), 2.9 + wave(index, 0.71));
             let delta_p = (-nll).exp() - (-nll_base).exp();
-            Scored { index, nll, nll_base, kl: 0.1 + 0.1 * wave(index, 1.3), same_top: index % 5 != 0, delta_p }
+            Scored {
+                index,
+                nll,
+                nll_base,
+                kl: 0.1 + 0.1 * wave(index, 1.3),
+                same_top: !index.is_multiple_of(5),
+                delta_p,
+            }
         };
         (0..n).map(one).collect()
     }

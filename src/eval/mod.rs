@@ -4,13 +4,21 @@
 //! ratio compresses a copy of that state, and what follows is scored from the compressed cache alone. The lookahead is the
 //! model's own greedy continuation, decoded once from the full cache; it serves as probes and is taken back.
 
+pub mod answer;
 pub mod base;
+pub mod chart;
+pub mod data;
 pub mod divergence;
 pub mod kl;
-pub mod needle;
+pub mod longbench;
+pub mod metrics;
 pub mod perplexity;
 pub mod plot;
+pub mod question;
+pub mod records;
 pub mod report;
+pub mod scores;
+pub mod tasks;
 
 use crate::cache::{CacheOptions, KvCache};
 use crate::compress::{Named, Needs};
@@ -75,14 +83,14 @@ pub enum Event<'a, T> {
 /// in the engine's cache and is told the number of the outcome, 0 first. Memory: two full caches.
 ///
 /// # Errors
-/// When an item does not fit the context, a budget cannot be met, ggml fails, or a callback does.
+/// As [`visit`].
 pub fn compare<I: Item, T>(
     engine: &mut Engine,
     items: &[I],
     cases: &[Case],
     setting: &Setting,
     mut measure: impl FnMut(&mut Engine, &I, usize) -> Result<T>,
-    mut on_event: impl FnMut(Event<T>) -> Result<()>,
+    on_event: impl FnMut(Event<T>) -> Result<()>,
 ) -> Result<Vec<Outcome<T>>> {
     let named = cases.iter().map(|case| (case.method.name.as_str(), case.ratio));
     let mut outcomes: Vec<Outcome<T>> = [("full", 1.0)]
@@ -90,32 +98,74 @@ pub fn compare<I: Item, T>(
         .chain(named)
         .map(|(name, ratio)| Outcome { name: name.to_owned(), ratio, results: Vec::new(), kv_bytes: 0.0, pass_ms: 0.0 })
         .collect();
-    let n_step = items.len() * outcomes.len();
-    for (i, item) in items.iter().enumerate() {
-        on_event(Event::Step(format!("{}, full cache", item.name()), i * outcomes.len(), n_step))?;
-        let state = Prefilled::read(engine, item.context(), item.first(), cases, setting)?;
-        for j in 0..outcomes.len() {
-            let pass = match j.checked_sub(1).map(|j| &cases[j]) {
+    // Two callbacks are called in turn.
+    let on_event = std::cell::RefCell::new(on_event);
+    let on_step = |what, done, all| (on_event.borrow_mut())(Event::Step(what, done, all));
+    let measure = |engine: &mut Engine, visit: &Visit| {
+        let result = measure(engine, &items[visit.item], visit.nth)?;
+        let outcome = &mut outcomes[visit.nth];
+        outcome.results.push(result);
+        outcome.kv_bytes += visit.kv_bytes as f64 / items.len() as f64;
+        outcome.pass_ms += visit.pass.as_secs_f64() * 1e3 / items.len() as f64;
+        match visit.nth == cases.len() {
+            true => (on_event.borrow_mut())(Event::Done(visit.item, &outcomes)),
+            false => Ok(()),
+        }
+    };
+    let wanted = vec![(0..=cases.len()).collect(); items.len()];
+    visit(engine, items, cases, setting, &wanted, measure, on_step)?;
+    Ok(outcomes)
+}
+
+/// One case of one item, its context in the engine's cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit {
+    /// Number of the item.
+    pub item: usize,
+    /// Number of the case, from 1 on; 0 is the full cache.
+    pub nth: usize,
+    /// Bytes of the compressed context, without room for tokens to come.
+    pub kv_bytes: u64,
+    /// Time of the pass.
+    pub pass: Duration,
+}
+
+/// Takes the engine through the cases of each item that are `wanted`, by their numbers as in [`Visit`]. An item is read once,
+/// and not at all when nothing of it is wanted. `on_step` hears what comes next, and how many of how many steps are done.
+///
+/// # Errors
+/// When an item does not fit the context, a budget cannot be met, ggml fails, or a callback does.
+pub fn visit<I: Item>(
+    engine: &mut Engine,
+    items: &[I],
+    cases: &[Case],
+    setting: &Setting,
+    wanted: &[Vec<usize>],
+    mut measure: impl FnMut(&mut Engine, &Visit) -> Result<()>,
+    mut on_step: impl FnMut(String, usize, usize) -> Result<()>,
+) -> Result<()> {
+    let n_step = wanted.iter().map(Vec::len).sum();
+    let mut n_done = 0;
+    for (i, (item, nths)) in items.iter().zip(wanted).enumerate().filter(|(_, (_, nths))| !nths.is_empty()) {
+        on_step(format!("{}, reading", item.name()), n_done, n_step)?;
+        let of_item: Vec<&Case> = nths.iter().filter_map(|&j| cases.get(j.checked_sub(1)?)).collect();
+        let state = Prefilled::read(engine, item.context(), item.first(), &of_item, setting)?;
+        for &nth in nths {
+            let pass = match nth.checked_sub(1).map(|j| &cases[j]) {
                 None => {
                     state.restore(engine)?;
                     Duration::ZERO
                 }
                 Some(case) => {
-                    let what = format!("{}, {} at ratio {}", item.name(), case.method.name, case.ratio);
-                    on_event(Event::Step(what, i * outcomes.len() + j, n_step))?;
+                    on_step(format!("{}, {} at ratio {}", item.name(), case.method.name, case.ratio), n_done, n_step)?;
                     state.compress(engine, case, setting, item.room())?
                 }
             };
-            let bytes = bytes_of_context(engine);
-            let result = measure(engine, item, j)?;
-            let outcome = &mut outcomes[j];
-            outcome.results.push(result);
-            outcome.kv_bytes += bytes as f64 / items.len() as f64;
-            outcome.pass_ms += pass.as_secs_f64() * 1e3 / items.len() as f64;
+            measure(engine, &Visit { item: i, nth, kv_bytes: bytes_of_context(engine), pass })?;
+            n_done += 1;
         }
-        on_event(Event::Done(i, &outcomes))?;
     }
-    Ok(outcomes)
+    Ok(())
 }
 
 /// A prompt in the full cache, with what the methods need.
@@ -133,7 +183,7 @@ impl Prefilled {
         engine: &mut Engine,
         prompt: &[u32],
         first: Option<u32>,
-        cases: &[Case],
+        cases: &[&Case],
         setting: &Setting,
     ) -> Result<Prefilled> {
         engine.clear()?;
@@ -223,4 +273,9 @@ fn n_scored_at_once(engine: &Engine) -> usize {
     // 64 tokens with sums in half precision, which moved perplexity by up to 0.4 % from llama-perplexity's.
     const LOGIT_BYTES: usize = 512 << 20;
     (LOGIT_BYTES / (4 * engine.model().hp.n_vocab)).clamp(1, engine.options().n_ubatch)
+}
+
+/// A hash that is the same on every machine (FNV-1a, 64 bits).
+pub fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -2,7 +2,6 @@
 
 use super::divergence::quantile;
 use super::kl::Scored;
-use super::needle::{exact_match, Answer};
 use super::perplexity::Perplexity;
 use super::plot::{Axis, Chart, Series};
 use super::Outcome;
@@ -264,30 +263,6 @@ pub fn perplexity_charts(outcomes: &[Outcome<Vec<Scored>>]) -> Vec<Chart> {
 
 fn full_ppl(outcomes: &[Outcome<Vec<Scored>>]) -> f64 {
     outcomes.first().map_or(f64::NAN, |o| Summary::of(after(o, 0)).ppl)
-}
-
-/// The table of a task.
-pub fn needle_table(outcomes: &[Outcome<Answer>]) -> Table {
-    let mut table = Table::new(&["method", "ratio", "exact match", "KV MiB", "pass ms"]);
-    for o in outcomes {
-        table.push(vec![
-            o.name.clone(),
-            ratio(o.ratio),
-            format!("{:.2}", exact_match(o)),
-            format!("{:.2}", o.kv_bytes / 1048576.0),
-            format!("{:.0}", o.pass_ms),
-        ]);
-    }
-    table
-}
-
-/// The same as JSON, with every answer.
-pub fn needle_json(outcomes: &[Outcome<Answer>], right: &[&str]) -> Value {
-    let row = |o: &Outcome<Answer>| {
-        let answers: Vec<Value> = o.results.iter().map(|a| json!({ "right": a.is_right, "text": a.text })).collect();
-        json!({ "method": o.name, "ratio": o.ratio, "exact_match": exact_match(o), "answers": answers, "kv_bytes": o.kv_bytes })
-    };
-    json!({ "right": right, "rows": outcomes.iter().map(row).collect::<Vec<_>>() })
 }
 
 #[cfg(test)]

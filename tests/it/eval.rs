@@ -3,7 +3,8 @@
 use crate::support::{engine, model, nmse};
 use gracekv::compress::{by_name, MethodOptions};
 use gracekv::engine::{Recorded, Taps, Want};
-use gracekv::eval::{needle, perplexity, Case, Setting};
+use gracekv::eval::tasks::haystack;
+use gracekv::eval::{perplexity, Case, Setting};
 use gracekv::pass::{PassOptions, Target};
 use gracekv::session::Session;
 use gracekv::tokenizer::Tokenizer;
@@ -16,7 +17,7 @@ fn case(method: &str, ratio: f64) -> Case {
 fn nothing_is_lost_at_ratio_1_and_losses_show() {
     let Some(model) = model("smollm2") else { return };
     let tokenizer = Tokenizer::load(&model.gguf).unwrap();
-    let text = needle::filler(60).join(" ");
+    let text = haystack::filler(60).join(" ");
     let passages = perplexity::chunks(&tokenizer.encode(&text, true, false).unwrap(), 256, Some(2), None).unwrap();
     let cases = [case("none", 1.0), case("gracekv", 8.0), case("streaming_llm", 32.0)];
     let setting = Setting { pass: PassOptions { force: true, ..Default::default() }, end_of_text: Vec::new() };
@@ -38,7 +39,7 @@ fn nothing_is_lost_at_ratio_1_and_losses_show() {
 fn a_batch_behind_a_compressed_cache_equals_its_tokens_one_by_one() {
     let Some(model) = model("smollm2") else { return };
     let tokenizer = Tokenizer::load(&model.gguf).unwrap();
-    let tokens = tokenizer.encode(&needle::filler(60).join(" "), true, false).unwrap();
+    let tokens = tokenizer.encode(&haystack::filler(60).join(" "), true, false).unwrap();
     let (prompt, rest) = tokens[..440].split_at(400);
     let pass = PassOptions { target: Target::Ratio(8.0), n_lookahead: 0, ..Default::default() };
     let method = by_name("gracekv", &MethodOptions::default()).unwrap();

@@ -17,4 +17,5 @@ mod methods;
 mod pass;
 mod perplexity;
 mod sample;
+mod tasks;
 mod tokenizer;
