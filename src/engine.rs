@@ -93,7 +93,7 @@ impl Recorded {
         Recorded {
             pos: kept.iter().map(|&i| self.pos[i]).collect(),
             queries: self.queries.iter().map(of_layer).collect(),
-            hidden: self.hidden.clone(),
+            hidden: if taps.hidden.is_empty() { Vec::new() } else { self.hidden.clone() },
             attention_mass: if taps.attention_mass { self.attention_mass.clone() } else { Vec::new() },
         }
     }

@@ -235,6 +235,16 @@ impl Progress {
         Progress { start: std::time::Instant::now() }
     }
 
+    /// Shows what comes next, and how long the rest will take when as many steps are done.
+    pub fn step(&self, console: &mut Console<Stdout, Stderr>, what: &str, done: usize, all: usize) {
+        let spent = self.start.elapsed().as_secs_f64();
+        let left = match done {
+            0 => String::new(),
+            _ => format!(", {:.1} minutes left", spent / done as f64 * (all - done) as f64 / 60.0),
+        };
+        console.progress(&format!("{done} of {all}: {what}{left}"));
+    }
+
     /// Shows what an event says; `result` words one result of an item that is done.
     pub fn hear<T>(
         &self,
@@ -244,14 +254,7 @@ impl Progress {
         result: &dyn Fn(&T) -> String,
     ) {
         match event {
-            Event::Step(what, done, all) => {
-                let spent = self.start.elapsed().as_secs_f64();
-                let left = match done {
-                    0 => String::new(),
-                    _ => format!(", {:.1} minutes left", spent / *done as f64 * (all - done) as f64 / 60.0),
-                };
-                console.progress(&format!("{done} of {all}: {what}{left}"));
-            }
+            Event::Step(what, done, all) => self.step(console, what, *done, *all),
             Event::Done(i, outcomes) => {
                 let one = |o: &Outcome<T>| format!("{} {} {}", o.name, o.ratio, result(&o.results[*i]));
                 let all: Vec<String> = outcomes.iter().map(one).collect();

@@ -11,10 +11,11 @@ use super::perf::Perf;
 use super::setup::{self, Loaded};
 use super::{escape, parse};
 use crate::error::{Error, Result};
+use crate::eval::argmax;
 use crate::ggml;
 use crate::sample::Chain;
 use crate::session::Session;
-use crate::tokenizer::chat::{ChatTemplate, Message, SpecialTokens};
+use crate::tokenizer::chat::{ChatTemplate, Message};
 use crate::tokenizer::Tokenizer;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Stderr, Stdout};
@@ -454,33 +455,17 @@ impl<'a> Runner<'a> {
 
 /// The chat template of a conversation; `None` means plain completion.
 fn template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<Option<ChatTemplate>> {
-    let own = loaded.model.gguf.str("tokenizer.chat_template")?;
-    let auto = own.is_some() || args.chat_template.is_some();
+    let auto = loaded.model.gguf.str("tokenizer.chat_template")?.is_some() || args.chat_template.is_some();
     if !args.low.conversation.unwrap_or(auto) {
         return Ok(None);
     }
-    let t = &loaded.tokenizer;
-    let text = |id: Option<u32>| id.map_or(String::new(), |id| t.text(id).into_owned());
-    let special = SpecialTokens { bos: text(t.bos()), eos: text(t.eos()), add_bos: t.add_bos() };
     if args.low.conversation.is_none() {
         console.message(INFO, "chat template is available, enabling conversation mode (disable it with -no-cnv)");
         if args.prompt.is_some() && args.system_prompt.is_none() && io::stdin().is_terminal() {
             console.message(WARN, "*** User-specified prompt will pre-start conversation, did you mean to set --system-prompt (-sys) instead?");
         }
     }
-    let (template, notice) = ChatTemplate::open(args.chat_template.as_deref(), own, special)?;
-    if let Some(notice) = notice {
-        console.message(WARN, &format!("warning: {notice}"));
-    }
-    Ok(Some(template))
-}
-
-fn argmax(logits: &[f32]) -> u32 {
-    logits
-        .iter()
-        .enumerate()
-        .fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i as u32, x) } else { best })
-        .0
+    setup::chat_template(args, loaded, console).map(Some)
 }
 
 fn out(result: io::Result<()>) -> Result<()> {

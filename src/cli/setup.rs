@@ -1,5 +1,6 @@
 //! From checked settings to a session: model, tokenizer, context size, method.
 
+use super::console::Console;
 use super::high::HighArgs;
 use super::low::{KvSize, LoadMode, OnOffAuto};
 use crate::cache::{CacheOptions, KvCache};
@@ -11,7 +12,9 @@ use crate::gguf::Gguf;
 use crate::model::{Hparams, LoadOptions, Model};
 use crate::pass::{PassOptions, Target};
 use crate::session::Session;
+use crate::tokenizer::chat::{ChatTemplate, SpecialTokens};
 use crate::tokenizer::Tokenizer;
+use std::io::{Stderr, Stdout};
 use std::sync::Arc;
 
 /// Smallest context that is chosen without being asked for, as llama.cpp's `--fit-ctx`.
@@ -90,6 +93,20 @@ pub fn engine_options(args: &HighArgs, n_ctx: usize) -> Result<EngineOptions> {
         ty_k: cache_type(low.cache_type_k)?,
         ty_v: cache_type(low.cache_type_v)?,
     })
+}
+
+/// The chat template that is asked for, or the model's own; what has to be said about it goes to `console`.
+///
+/// # Errors
+/// When it is no template.
+pub fn chat_template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<ChatTemplate> {
+    let t = &loaded.tokenizer;
+    let text = |id: Option<u32>| id.map_or(String::new(), |id| t.text(id).into_owned());
+    let special = SpecialTokens { bos: text(t.bos()), eos: text(t.eos()), add_bos: t.add_bos() };
+    let own = loaded.model.gguf.str("tokenizer.chat_template")?;
+    let (template, notice) = ChatTemplate::open(args.chat_template.as_deref(), own, special)?;
+    notice.into_iter().for_each(|notice| console.message(2, &format!("warning: {notice}")));
+    Ok(template)
 }
 
 /// The method and the parameters of the pass; `None` when nothing is to be compressed.

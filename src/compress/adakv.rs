@@ -11,8 +11,7 @@ use rayon::prelude::*;
 use super::baseline::{n_kept, observed, pool, scores, Form, Pooling};
 use super::registry::{LOOKAHEAD, SMALL};
 use super::select::{select, select_above, Kept, Pinned};
-use super::snapkv::WINDOW;
-use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
+use super::{snapkv, Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
 
@@ -49,18 +48,18 @@ fn divide(scores: &[Vec<f32>], pinned: Pinned, n_kept: usize) -> Vec<Vec<u32>> {
 
 impl Method for AdaKv {
     fn needs(&self) -> Needs {
-        Needs { n_window_query: WINDOW, lookahead: self.form.lookahead, ..Needs::default() }
+        snapkv::needs(self.form)
     }
 
     fn pinned(&self, budget: &Budget) -> Pinned {
-        self.form.pinned(budget, Pinned { n_sink: 0, n_window: WINDOW })
+        self.form.pinned(budget, snapkv::PAPER)
     }
 
     fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
         let Some(n_kept) = n_kept(view, budget)? else { return Ok(Box::new(Kept::all(view))) };
         let pinned = self.pinned(budget).within(n_kept, view.n_tokens);
         let scores = scores(view, |il, g| {
-            let mut score = observed(view, (il, g), WINDOW, self.form.lookahead)?;
+            let mut score = observed(view, (il, g), snapkv::WINDOW, self.form.lookahead)?;
             pool(&mut score, pinned.n_window, KERNEL, Pooling::Max);
             Ok(score)
         })?;

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::registry::{LOOKAHEAD, SMALL};
 use super::score::Queries;
 use super::select::{check_budget, heads, select, Kept, Pinned};
-use super::{Budget, MethodOptions};
+use super::{Allocation, Budget, Method, MethodOptions, Needs};
 use crate::cache::memory::Random;
 use crate::cache::view::View;
 use crate::error::Result;
@@ -69,6 +69,38 @@ pub fn keep_best(view: &View, scores: &[Vec<f32>], of_layer: impl Fn(usize) -> (
         select(&[score], pinned, 0, n).swap_remove(0)
     };
     Kept::new(view, scores.par_iter().enumerate().map(best).collect())
+}
+
+/// The scores of one KV head of a layer, given what will be pinned. Shapes: `{n_tokens}`.
+pub type Score = fn(&View, (usize, usize), Form, Pinned) -> Result<Vec<f32>>;
+
+/// A method that scores the tokens of each head by itself and keeps as many in every head.
+pub struct ByScore {
+    /// What the user asked for.
+    pub form: Form,
+    /// What the score reads.
+    pub needs: Needs,
+    /// Sinks and window of the paper.
+    pub paper: Pinned,
+    /// The score; larger is better.
+    pub score: Score,
+}
+
+impl Method for ByScore {
+    fn needs(&self) -> Needs {
+        self.needs
+    }
+
+    fn pinned(&self, budget: &Budget) -> Pinned {
+        self.form.pinned(budget, self.paper)
+    }
+
+    fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
+        let Some(n_kept) = n_kept(view, budget)? else { return Ok(Box::new(Kept::all(view))) };
+        let pinned = self.pinned(budget).within(n_kept, view.n_tokens);
+        let scores = scores(view, |il, g| (self.score)(view, (il, g), self.form, pinned))?;
+        Ok(Box::new(keep_best(view, &scores, |_| (pinned, n_kept))))
+    }
 }
 
 /// The mean probability that the last `n_window` queries of the prompt give each token, and those of the lookahead with them.

@@ -10,7 +10,7 @@
 //! head before shares count. Others: `baseline`.
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{s, Array2};
+use ndarray::{s, Array2, ArrayView1};
 use rayon::prelude::*;
 
 use super::baseline::{keep_best, n_kept, Form, NOWHERE};
@@ -46,12 +46,7 @@ pub(super) fn make(options: &MethodOptions) -> Box<dyn Method> {
 
 /// Entries of each head of the layers, `n_kept` on average, by the attention their heads accumulated.
 fn divide(scores: &[Vec<f32>], n_head_kv: usize, n_kept: usize) -> Vec<usize> {
-    let variance = |score: &Vec<f32>| {
-        let n = score.len() as f64;
-        let mean = score.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
-        score.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0)
-    };
-    let variances: Vec<f64> = scores.iter().map(variance).collect();
+    let variances: Vec<f64> = scores.iter().map(|s| ArrayView1::from(s).mapv(f64::from).var(1.0)).collect();
     let (low, high) = variances.iter().fold((f64::MAX, 0.0f64), |(l, h), &v| (l.min(v), h.max(v)));
     let weight = |layer: &[f64]| {
         let scaled = layer.iter().map(|v| (v - low) / (high - low + 1e-6)).sum::<f64>();

@@ -7,11 +7,10 @@
 //! Deviations: steps are exact and each layer's number is rounded down (the authors' code rounds the step, which exceeds the
 //! budget); layers count among those that are compressed. Others: `baseline`.
 
-use super::baseline::{keep_best, n_kept, Form};
+use super::baseline::{keep_best, n_kept, scores, Form};
 use super::registry::{LOOKAHEAD, SMALL};
 use super::select::{Kept, Pinned};
-use super::snapkv::{pooled, WINDOW};
-use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
+use super::{snapkv, Allocation, Budget, Method, MethodOptions, Modifier, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
 
@@ -49,17 +48,17 @@ fn n_of_layer(i: usize, n_layer: usize, n_kept: usize, n_pinned: usize, n_tokens
 
 impl Method for PyramidKv {
     fn needs(&self) -> Needs {
-        Needs { n_window_query: WINDOW, lookahead: self.form.lookahead, ..Needs::default() }
+        snapkv::needs(self.form)
     }
 
     fn pinned(&self, budget: &Budget) -> Pinned {
-        self.form.pinned(budget, Pinned { n_sink: 0, n_window: WINDOW })
+        self.form.pinned(budget, snapkv::PAPER)
     }
 
     fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
         let Some(n_kept) = n_kept(view, budget)? else { return Ok(Box::new(Kept::all(view))) };
         let pinned = self.pinned(budget).within(n_kept, view.n_tokens);
-        let scores = pooled(view, self.form, pinned)?;
+        let scores = scores(view, |il, g| snapkv::score(view, (il, g), self.form, pinned))?;
         let of_layer = |i| n_of_layer(i, view.layers.len(), n_kept, pinned.len(), view.n_tokens);
         Ok(Box::new(keep_best(view, &scores, |i| (pinned, of_layer(i)))))
     }

@@ -5,10 +5,10 @@
 //! mean over a kernel of 5. Scores are means over the group of query heads instead of one selection per query head.
 //! Deviations: `baseline`.
 
-use super::baseline::{keep_best, n_kept, observed, pool, scores, Form, Pooling};
+use super::baseline::{observed, pool, ByScore, Form, Pooling};
 use super::registry::{LOOKAHEAD, SMALL};
-use super::select::{Kept, Pinned};
-use super::{Allocation, Budget, Method, MethodOptions, Modifier, Needs};
+use super::select::Pinned;
+use super::{Method, MethodOptions, Modifier, Needs};
 use crate::cache::view::View;
 use crate::error::Result;
 
@@ -23,38 +23,23 @@ pub(super) const WINDOW: usize = 32;
 /// Neighbours that are pooled.
 pub(super) const KERNEL: usize = 5;
 
-/// The method.
-pub struct SnapKv {
-    form: Form,
-}
+/// The observation window.
+pub(super) const PAPER: Pinned = Pinned { n_sink: 0, n_window: WINDOW };
 
 /// For the registry.
 pub(super) fn make(options: &MethodOptions) -> Box<dyn Method> {
-    Box::new(SnapKv { form: Form::new(options) })
+    let form = Form::new(options);
+    Box::new(ByScore { form, needs: needs(form), paper: PAPER, score })
 }
 
-/// Pooled scores of all heads; pyramidkv divides the budget by layers with the same ones.
-pub(super) fn pooled(view: &View, form: Form, pinned: Pinned) -> Result<Vec<Vec<f32>>> {
-    scores(view, |il, g| {
-        let mut score = observed(view, (il, g), WINDOW, form.lookahead)?;
-        pool(&mut score, pinned.n_window, KERNEL, Pooling::Mean);
-        Ok(score)
-    })
+/// What [`observed`] reads; adakv and pyramidkv observe the same.
+pub(super) fn needs(form: Form) -> Needs {
+    Needs { n_window_query: WINDOW, lookahead: form.lookahead, ..Needs::default() }
 }
 
-impl Method for SnapKv {
-    fn needs(&self) -> Needs {
-        Needs { n_window_query: WINDOW, lookahead: self.form.lookahead, ..Needs::default() }
-    }
-
-    fn pinned(&self, budget: &Budget) -> Pinned {
-        self.form.pinned(budget, Pinned { n_sink: 0, n_window: WINDOW })
-    }
-
-    fn allocate(&self, view: &View, budget: &Budget) -> Result<Box<dyn Allocation>> {
-        let Some(n_kept) = n_kept(view, budget)? else { return Ok(Box::new(Kept::all(view))) };
-        let pinned = self.pinned(budget).within(n_kept, view.n_tokens);
-        let scores = pooled(view, self.form, pinned)?;
-        Ok(Box::new(keep_best(view, &scores, |_| (pinned, n_kept))))
-    }
+/// Pooled scores of a head; pyramidkv divides the budget by layers with the same ones.
+pub(super) fn score(view: &View, head: (usize, usize), form: Form, pinned: Pinned) -> Result<Vec<f32>> {
+    let mut score = observed(view, head, WINDOW, form.lookahead)?;
+    pool(&mut score, pinned.n_window, KERNEL, Pooling::Mean);
+    Ok(score)
 }

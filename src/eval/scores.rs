@@ -197,15 +197,15 @@ pub fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// The same with commas.
-pub fn csv(rows: &[Row]) -> String {
-    let quoted = |cell: String| match cell.contains([',', '"', '\n']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell,
-    };
-    let line = |cells: Vec<String>| cells.into_iter().map(quoted).collect::<Vec<_>>().join(",") + "\n";
-    let heads = line(HEADS.map(str::to_owned).to_vec());
-    rows.iter().fold(heads, |text, row| text + &line(cells(row)))
+/// The same as CSV.
+///
+/// # Errors
+/// When `out` cannot be written.
+pub fn csv(out: impl std::io::Write, rows: &[Row]) -> std::io::Result<()> {
+    let mut csv = csv::Writer::from_writer(out);
+    csv.write_record(HEADS)?;
+    rows.iter().try_for_each(|row| csv.write_record(cells(row)))?;
+    csv.flush()
 }
 
 /// The table of the ranks.
@@ -292,7 +292,10 @@ mod tests {
             |r: &Row| format!("{} {} {} {:?} {:?}", r.task, r.method, r.ratio, r.score.to_bits(), r.error.to_bits());
         let sorted = |rows: &[Row]| rows.iter().map(key).collect::<BTreeSet<_>>();
         assert_eq!(sorted(&super::rows(&reversed)), sorted(&rows));
-        assert!(csv(&rows).contains("mine,\"b,c\",16,70.0,20.0,2,1.00,3\n"), "{}", csv(&rows));
+        let mut text = Vec::new();
+        csv(&mut text, &rows).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("mine,\"b,c\",16,70.0,20.0,2,1.00,3\n"), "{text}");
     }
 
     #[test]

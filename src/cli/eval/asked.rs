@@ -3,13 +3,12 @@
 use crate::cli::console::Console;
 use crate::cli::high::HighArgs;
 use crate::cli::measure::Given;
-use crate::cli::setup::Loaded;
+use crate::cli::setup::{self, Loaded};
 use crate::error::{Error, Result};
 use crate::eval::question::{Prompter, Question, Sample};
 use crate::eval::tasks::haystack::Haystack;
 use crate::eval::tasks::{self, Task, TASKS};
 use crate::eval::{data, fnv1a};
-use crate::tokenizer::chat::{ChatTemplate, SpecialTokens};
 use serde_json::{json, Map, Value};
 use std::io::{Stderr, Stdout};
 
@@ -66,7 +65,7 @@ impl Asked {
     ) -> Result<Vec<Question>> {
         let prompter = Prompter {
             tokenizer: &loaded.tokenizer,
-            template: if self.template { Some(template(args, loaded, console)?) } else { None },
+            template: if self.template { Some(setup::chat_template(args, loaded, console)?) } else { None },
             query_agnostic: self.query_agnostic,
         };
         let mut questions = self.generated(&prompter)?;
@@ -161,14 +160,4 @@ fn hash(files: &[String]) -> Result<String> {
         all.extend(std::fs::read(file).map_err(|e| Error::io(file, e))?);
     }
     Ok(format!("{} files, FNV-1a {:016x}", files.len(), fnv1a(&all)))
-}
-
-fn template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<ChatTemplate> {
-    let t = &loaded.tokenizer;
-    let text = |id: Option<u32>| id.map_or(String::new(), |id| t.text(id).into_owned());
-    let special = SpecialTokens { bos: text(t.bos()), eos: text(t.eos()), add_bos: t.add_bos() };
-    let own = loaded.model.gguf.str("tokenizer.chat_template")?;
-    let (template, notice) = ChatTemplate::open(args.chat_template.as_deref(), own, special)?;
-    notice.into_iter().for_each(|notice| console.message(2, &format!("warning: {notice}")));
-    Ok(template)
 }

@@ -5,7 +5,7 @@ mod asked;
 use self::asked::Asked;
 use super::console::Console;
 use super::high::HighArgs;
-use super::measure::{self, Given, Own, Tool, COMPARE};
+use super::measure::{self, Given, Own, Progress, Tool, COMPARE};
 use super::setup::{self, Loaded};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -19,7 +19,6 @@ use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{Stderr, Stdout, Write};
 use std::path::Path;
-use std::time::Instant;
 
 const OWN: &[Own] = &[
     Own {
@@ -157,14 +156,10 @@ fn ask(
     let n_ctx = questions.iter().map(n_ctx).max().unwrap_or(1);
     let mut engine = Engine::new(loaded.model.clone(), setup::engine_options(args, n_ctx)?)?;
     let setting = measure::setting(args, loaded);
-    let start = Instant::now();
+    let progress = Progress::start();
     answer::run(&mut engine, &loaded.tokenizer, questions, cases, &setting, records, |event| {
         match event {
-            Event::Step(what, done, all) => {
-                let minutes = start.elapsed().as_secs_f64() / 60.0 / done.max(1) as f64 * (all - done) as f64;
-                let left = if done > 0 { format!(", {minutes:.1} minutes left") } else { String::new() };
-                console.progress(&format!("{done} of {all}: {what}{left}"));
-            }
+            Event::Step(what, done, all) => progress.step(console, &what, done, all),
             Event::Answer(question, r) => {
                 let text = format!("{}, {} {}: {:.2} {:?}", question.name, r.method, r.ratio, r.score, r.text);
                 console.message(4, &text);
@@ -204,7 +199,9 @@ fn show(given: &Given, settings: &Value, records: &Records, console: &mut Consol
         super::write_file(Path::new(path), format!("{json:#}\n").as_bytes())?;
     }
     if let Some(path) = given.last("--csv") {
-        super::write_file(Path::new(path), scores::csv(&rows).as_bytes())?;
+        let mut csv = Vec::new();
+        scores::csv(&mut csv, &rows).map_err(|e| Error::io(Path::new(path), e))?;
+        super::write_file(Path::new(path), &csv)?;
     }
     match given.last("--plot") {
         Some(path) => write_svg(path, &chart::scores(&rows)),

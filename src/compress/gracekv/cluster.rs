@@ -1,9 +1,10 @@
 //! Step 3: evicted tokens that no probe tells apart form a cluster.
 //!
 //! The metric is that of the queries: with the covariance `C = L L'` of all probes of the group (centred: an offset that all
-//! queries share does not hinder a merge) and `X_t = L' k_t`, `|X_t - X_u|^2 = Var_q(s_qt - s_qu)`. Weighted k-means; a token
-//! weighs what the output would lose without it. First centres: the heaviest tokens. A cluster that runs empty takes the
-//! token that lies worst (ours: so every entry of the budget is used).
+//! queries share does not hinder a merge) and `X_t = L' k_t`, `|X_t - X_u|^2 = Var_q(s_qt - s_qu)`, but for directions that hold
+//! a tenth of the variance, which are left out. Weighted k-means, with fewer steps where clusters are small; a token weighs what
+//! the output would lose without it. First centres: the heaviest tokens. A cluster that runs empty takes the token that lies
+//! worst (ours: so every entry of the budget is used).
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{s, Array2, ArrayView2, Axis};

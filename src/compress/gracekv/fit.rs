@@ -1,7 +1,8 @@
 //! Step 4: key, bias and value of each cluster, fitted to the attention that the probes give its tokens.
 //!
 //! Of cluster j: `r_t = sum_q w_q a_qt`, `Z_qj = sum_t a_qt`, `M_qj = sum_t a_qt v_t`, `k0` = r-weighted mean key.
-//! Key by ridge regression under `omega_q ~ w_q Z_qj`: `y_q = ln Z_qj + lz_q - q.k0`, `mu = E[q]`, `b0 = E[y]`,
+//! Key by ridge regression in clusters of [`Options::min_fitted`] tokens and more, `k0` in others; under `omega_q ~ w_q Z_qj`:
+//! `y_q = ln Z_qj + lz_q - q.k0`, `mu = E[q]`, `b0 = E[y]`,
 //! `G = E[q q'] - mu mu'`, `k~ = k0 + (G + ridge mean(diag G) I)^-1 E[(y - b0)(q - mu)]`.
 //! Bias: `e_q = exp(min(q.k~ - lz_q, 3))`, `e^b = sum w e Z / sum w e^2`. Value: `z~_q = e^b e_q`, `v~ = sum w z~ M / sum w z~^2`;
 //! it needs no `M`: `sum_q w z~ M = sum_t v_t sum_q w z~ a_qt`. Under a soft-cap the regression is in capped logits (ours).
