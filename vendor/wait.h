@@ -2,8 +2,10 @@
  *
  * ggml spins without bound. Beside other busy processes a waiting thread so burns the time slice that the thread it waits
  * for needs, and a token takes seconds. Here it spins for 0.1 to 0.5 ms, longer than nearly every wait on a quiet machine,
- * and then sleeps until it is woken. A sleep of a millisecond means that the other thread has lost its processor: for a
- * while threads then sleep at once, because whoever sleeps is scheduled before a process that never does. */
+ * and then sleeps until it is woken. A sleep of a millisecond means that the other thread has lost its processor. Three of
+ * them close together mean that another process wants it: for a while threads then sleep at once, because whoever sleeps
+ * is scheduled before a process that never does. Single ones come from a hypervisor that lends the processor to another
+ * machine; sleeping would only add the time of waking up. */
 #ifndef GRACEKV_WAIT_H
 #define GRACEKV_WAIT_H
 
@@ -25,12 +27,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Pauses before sleeping, on a quiet and on a busy machine; what a sleep of another thread's slice takes; and for how
- * many waits (two or three tokens) it is remembered. */
-enum { GRACEKV_SPIN_QUIET = 8192, GRACEKV_SPIN_BUSY = 16, GRACEKV_LONG_NS = 1200000, GRACEKV_BUSY_WAITS = 1300 };
+/* Pauses before sleeping, on a quiet and on a busy machine; what a sleep of another thread's slice takes; how close
+ * together how many of them make a busy machine; and for how many waits (about ten tokens) that is remembered. */
+enum {
+    GRACEKV_SPIN_QUIET = 8192,
+    GRACEKV_SPIN_BUSY = 16,
+    GRACEKV_LONG_NS = 1200000,
+    GRACEKV_CLOSE_NS = 20000000,
+    GRACEKV_LONG_WAITS = 3,
+    GRACEKV_BUSY_WAITS = 4000,
+};
 
 static atomic_int gracekv_n_sleeping;
 static atomic_int gracekv_n_busy;
+static atomic_int gracekv_n_long;
+static atomic_llong gracekv_last_long_ns;
 
 static inline long long gracekv_now_ns(void) {
     struct timespec t;
@@ -58,7 +69,14 @@ static inline void gracekv_wait(atomic_int * word, int seen) {
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, (void *) 0, (void *) 0, 0);
     }
     atomic_fetch_sub(&gracekv_n_sleeping, 1);
-    if (gracekv_now_ns() - begin > GRACEKV_LONG_NS) {
+    const long long end = gracekv_now_ns();
+    if (end - begin <= GRACEKV_LONG_NS) {
+        return;
+    }
+    const long long last = atomic_exchange(&gracekv_last_long_ns, end);
+    const int n_long = begin - last > GRACEKV_CLOSE_NS ? 1 : atomic_load(&gracekv_n_long) + 1;
+    atomic_store(&gracekv_n_long, n_long);
+    if (n_long >= GRACEKV_LONG_WAITS) {
         atomic_store_explicit(&gracekv_n_busy, GRACEKV_BUSY_WAITS, memory_order_relaxed);
     }
 }
