@@ -167,6 +167,16 @@ pub fn add_weighted(rows: &[f32], weight: &[f32], out: &mut [f32]) {
     }
 }
 
+/// `rows[i] += a[i] * x`. Shapes: `rows: {x.len(), a.len()}`.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn add_outer(rows: &mut [f32], a: &[f32], x: &[f32]) {
+    for (row, &a) in rows.chunks_exact_mut(x.len().max(1)).zip(a) {
+        for (r, &x) in row.iter_mut().zip(x) {
+            *r += a * x;
+        }
+    }
+}
+
 /// `rows[i] = scale[i] * (rows[i] - centre)`. Shapes: `rows: {centre.len(), scale.len()}`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub fn centre(rows: &mut [f32], centre: &[f32], scale: &[f32]) {

@@ -27,7 +27,8 @@ impl Table {
 impl std::fmt::Display for Table {
     /// Markdown, as llama-bench prints it.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let width = |c: usize| self.rows.iter().filter_map(|r| r.get(c)).map(|x| x.chars().count()).max().unwrap_or(0);
+        // Markdown wants a dash before the colon of a column that is aligned to the right.
+        let width = |c: usize| self.rows.iter().filter_map(|r| r.get(c)).map(|x| x.chars().count()).fold(2, usize::max);
         let n = self.rows.first().map_or(0, Vec::len);
         for (i, row) in self.rows.iter().enumerate() {
             for (c, x) in row.iter().enumerate() {
@@ -45,7 +46,7 @@ impl std::fmt::Display for Table {
                     if c == 0 {
                         write!(f, "| {} ", "-".repeat(w))?
                     } else {
-                        write!(f, "| {}: ", "-".repeat(w.max(1) - 1))?
+                        write!(f, "| {}: ", "-".repeat(w - 1))?
                     }
                 }
                 writeln!(f, "|")?;
@@ -268,6 +269,13 @@ fn full_ppl(outcomes: &[Outcome<Vec<Scored>>]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn narrow_columns_are_markdown() {
+        let mut table = Table::new(&["a", "n"]);
+        table.push(vec!["x".into(), "1".into()]);
+        assert_eq!(table.to_string(), "| a  |  n |\n| -- | -: |\n| x  |  1 |\n");
+    }
 
     #[test]
     fn summary_is_that_of_the_definitions() {

@@ -25,7 +25,7 @@ pub struct Row {
     pub ratio: f64,
     /// Mean score, from 0 to 1.
     pub score: f64,
-    /// Its standard error.
+    /// Its standard error; NaN of a single answer.
     pub error: f64,
     /// Answers.
     pub n: usize,
@@ -66,7 +66,7 @@ fn row(task: &str, method: &str, ratio: f64, own: &[&Record]) -> Row {
     let n = own.len() as f64;
     let mean = |f: fn(&Record) -> f64| own.iter().map(|r| f(r)).sum::<f64>() / n;
     let score = mean(|r| r.score);
-    let variance = own.iter().map(|r| (r.score - score).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    let variance = own.iter().map(|r| (r.score - score).powi(2)).sum::<f64>() / (n - 1.0);
     Row {
         task: task.to_owned(),
         method: method.to_owned(),
@@ -183,7 +183,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.method.clone(),
         report::ratio(row.ratio),
         format!("{:.1}", 100.0 * row.score),
-        format!("{:.1}", 100.0 * row.error),
+        if row.error.is_nan() { "-".into() } else { format!("{:.1}", 100.0 * row.error) },
         row.n.to_string(),
         format!("{:.2}", row.kv_bytes / 1048576.0),
         format!("{:.0}", row.pass_ms),
@@ -296,6 +296,13 @@ mod tests {
         csv(&mut text, &rows).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("mine,\"b,c\",16,70.0,20.0,2,1.00,3\n"), "{text}");
+    }
+
+    #[test]
+    fn one_answer_has_no_standard_error() {
+        let records = [record("mine", 1, "a", 16.0, 1.0)];
+        assert_eq!(cells(&rows(&records)[0])[3..6], ["100.0", "-", "1"]);
+        assert!(json(&Value::Null, &records)["rows"][0]["score_error"].is_null());
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Steps 1 and 2: which tokens stay exact, and how many prototypes each head gets for the others.
+//!
+//! Fixed shares of the budget come first: the best tokens by one ranking, and prototypes where attention mass is left. The
+//! [`queue`] then divides all but a floor anew.
 
 use rayon::prelude::*;
 
 use super::observe::Observation;
-use super::Options;
+use super::{queue, Options};
 use crate::cache::view::View;
 use crate::compress::select::{check_budget, heads, select, Pinned};
 use crate::compress::Budget;
@@ -43,16 +46,25 @@ pub fn allocate(view: &View, budget: &Budget, options: &Options) -> Result<Vec<H
         heads.par_iter().map(observe).collect::<Result<Vec<_>>>()?.into_iter().unzip();
 
     let n_prototype = n_prototype(budget.n_entries, heads.len(), n_tokens, options.prototype_share);
-    let kept = exact(&scores, budget, budget.n_entries - n_prototype, options.floor);
+    let n_exact = budget.n_entries - n_prototype;
+    let kept = exact(&scores, budget, options.floor, n_exact, n_exact);
     let mass: Vec<f64> = kept.iter().zip(&seen).map(|(kept, seen)| 1.0 - seen.mass_of(kept)).collect();
     let most: Vec<usize> = kept.iter().map(|kept| most_prototypes(n_tokens - kept.len())).collect();
     let shares = apportion(n_prototype, &mass, &most);
-    let heads = kept.into_iter().zip(shares).zip(seen);
-    Ok(heads.map(|((kept, n_prototype), seen)| HeadChoice { kept, n_prototype, seen: Some(seen) }).collect())
+    let choices = kept.into_iter().zip(shares).zip(seen);
+    let choices: Vec<HeadChoice> =
+        choices.map(|((kept, n_prototype), seen)| HeadChoice { kept, n_prototype, seen: Some(seen) }).collect();
+    if n_prototype == 0 || options.fixed_shares {
+        return Ok(choices);
+    }
+    let floor = exact(&scores, budget, options.floor, n_exact, 0);
+    drop(scores);
+    queue::divide(view, &heads, floor, choices)
 }
 
-/// Step 1, the exact part: window and sinks, a floor per head, the rest by one ranking over all layers and heads.
-fn exact(scores: &[Vec<f32>], budget: &Budget, n_exact: usize, floor: f32) -> Vec<Vec<u32>> {
+/// Step 1, the exact part: window and sinks, a floor per head, the rest by one ranking over all layers and heads, until
+/// there are `n_total`. Window, sinks and floor are what they are for `n_exact` tokens, also when fewer are asked for.
+fn exact(scores: &[Vec<f32>], budget: &Budget, floor: f32, n_exact: usize, n_total: usize) -> Vec<Vec<u32>> {
     let max: Vec<&[f32]> = scores.iter().map(Vec::as_slice).collect();
     let (n_head, n_tokens) = (max.len(), max.first().map_or(0, |m| m.len()));
     let average = n_exact / n_head.max(1);
@@ -61,7 +73,7 @@ fn exact(scores: &[Vec<f32>], budget: &Budget, n_exact: usize, floor: f32) -> Ve
     if pinned.is_empty() && average > 0 {
         floor = floor.max(1);
     }
-    select(&max, pinned, floor, n_exact)
+    select(&max, pinned, floor, n_total)
 }
 
 /// Entries for prototypes: the share, at least one per head so that no token is lost without a trace.
@@ -74,7 +86,7 @@ fn n_prototype(n_entries: usize, n_head: usize, n_tokens: usize, share: f32) -> 
 }
 
 /// Half of the tokens they stand for, as two tokens that share an entry save one; at least one.
-fn most_prototypes(n_evicted: usize) -> usize {
+pub fn most_prototypes(n_evicted: usize) -> usize {
     (n_evicted / 2).max(n_evicted.min(1))
 }
 

@@ -50,7 +50,7 @@ pub fn metric(queries: ArrayView2<f32>) -> Array2<f32> {
 }
 
 /// Clustering weights, with the mean 1.
-fn weights(head: &Head, evicted: &[u32]) -> Vec<f32> {
+pub fn weights(head: &Head, evicted: &[u32]) -> Vec<f32> {
     let mut weights: Vec<f32> = evicted.iter().map(|&t| head.error[t as usize].sqrt()).collect();
     let mean = weights.iter().sum::<f32>() / weights.len().max(1) as f32;
     if !(mean > 0.0 && mean.is_finite()) {

@@ -3,8 +3,8 @@
 //! Source: GraceKV (arXiv 2608.07001), whose resolution (exact tokens) and coverage (merged entries) share one budget.
 //! Deviations, each measured to be better: probes include queries of decoded tokens; merged tokens are close in the metric
 //! of the queries, not in position; key, bias and value of an entry are fitted to the probes' attention instead of averaged;
-//! the values of all entries are refitted together. Steps: [`allocate`] 1 exact part, 2 prototypes per head;
-//! [`observe`] the attention of a head; [`cluster`] 3; [`fit`] 4; [`refit`] 5.
+//! the values of all entries are refitted together. Steps: [`allocate`] and [`queue`] 1 exact part, 2 prototypes per head, by
+//! what [`split`] measures; [`observe`] the attention of a head; [`cluster`] 3; [`fit`] 4; [`refit`] 5.
 
 pub mod allocate;
 pub mod cholesky;
@@ -13,7 +13,9 @@ pub mod fit;
 pub mod observe;
 mod options;
 pub mod paper;
+mod queue;
 pub mod refit;
+mod split;
 #[cfg(test)]
 mod tests;
 

@@ -76,6 +76,11 @@ impl Observation {
     pub fn mass_of(&self, tokens: &[u32]) -> f64 {
         tokens.iter().map(|&t| f64::from(from_bf16(self.mass[t as usize]))).sum::<f64>().min(1.0)
     }
+
+    /// [`Head::error`] of a token.
+    pub fn error_of(&self, token: u32) -> f32 {
+        from_bf16(self.error[token as usize])
+    }
 }
 
 /// `w_q`, summing to 1.
@@ -134,6 +139,7 @@ fn from_bf16(x: u16) -> f32 {
 }
 
 /// Rows in half precision: as exact as most caches hold them, and half as large while a head is planned.
+#[derive(Default)]
 pub struct Rows {
     data: Vec<f16>,
     dim: usize,

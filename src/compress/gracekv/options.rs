@@ -10,6 +10,9 @@ const PAPER: Modifier = Modifier::new(
 .without(&["no_prototypes", "no_refit", "mean_keys", "ln_m", "contiguous"]);
 const NO_LOOKAHEAD: Modifier = Modifier::new("no_lookahead", "no queries of lookahead tokens");
 
+const FIXED_SHARES: Modifier =
+    Modifier::new("fixed_shares", "fixed shares for exact tokens and prototypes instead of one queue")
+        .without(&["no_prototypes"]);
 const NO_PROTOTYPES: Modifier = Modifier::new("no_prototypes", "the whole budget for exact tokens");
 const NO_REFIT: Modifier = Modifier::new("no_refit", "values are not refitted together");
 const MEAN_KEYS: Modifier =
@@ -33,6 +36,7 @@ const HEAD_QUEUE: Modifier = of_paper("head_queue", "one queue per head, all wit
 /// The modifiers it knows.
 pub(in crate::compress) const MODIFIERS: &[Modifier] = &[
     NO_LOOKAHEAD,
+    FIXED_SHARES,
     NO_PROTOTYPES,
     NO_REFIT,
     MEAN_KEYS,
@@ -58,7 +62,7 @@ pub struct Options {
     pub lookahead: bool,
     /// Share of an even division of the exact entries that every head gets whatever its scores are.
     pub floor: f32,
-    /// Share of the budget that prototypes get; 0 selects exact tokens only.
+    /// Share of the budget that prototypes get before the queue divides it anew; 0 selects exact tokens only.
     pub prototype_share: f32,
     /// Clusters are runs of neighbouring tokens (ablation).
     pub contiguous: bool,
@@ -72,6 +76,8 @@ pub struct Options {
     pub min_fitted: usize,
     /// Fit the biases and values of prototypes; otherwise they are `ln m` and weighted means.
     pub fit_bias: bool,
+    /// There is no queue (ablation).
+    pub fixed_shares: bool,
     /// Refit the values of all entries of a head together.
     pub refit: bool,
 }
@@ -88,6 +94,7 @@ impl Default for Options {
             sample_weight: 0.5,
             min_fitted: 8,
             fit_bias: true,
+            fixed_shares: false,
             refit: true,
         }
     }
@@ -105,6 +112,7 @@ impl Options {
             contiguous: o.has(CONTIGUOUS),
             min_fitted: if o.has(MEAN_KEYS) { usize::MAX } else { d.min_fitted },
             fit_bias: !o.has(LN_M),
+            fixed_shares: o.has(FIXED_SHARES),
             refit: !o.has(NO_REFIT),
             ..d
         }

@@ -5,7 +5,7 @@ use ndarray::{Array1, Array2, Axis};
 use super::{
     allocate, cluster, fit,
     observe::{Head, Observation},
-    refit, GraceKv, Options,
+    refit, split, GraceKv, Options,
 };
 use crate::cache::memory::{Memory, Random};
 use crate::cache::plan::Row;
@@ -339,4 +339,78 @@ fn one_entry_per_head_is_one_prototype_of_everything() {
     let budget = Budget { n_entries: 4, n_sink: 4, n_window: 16 };
     let choices = allocate::allocate(&memory.view(), &budget, &Options::default()).unwrap();
     assert!(choices.iter().all(|choice| choice.kept.is_empty() && choice.n_prototype == 1));
+}
+
+#[test]
+fn errors_of_leaves_are_those_of_the_formulas() {
+    for (memory, il, g) in cases() {
+        let view = memory.view();
+        let queries = Queries::load(&view, il, g, &ALL_KINDS).unwrap();
+        let r = Reference::new(&memory, il, g, &queries);
+        let evicted: Vec<u32> = (3..memory.n_tokens as u32).filter(|t| t % 5 != 0).collect();
+        let tree = split::Tree::new(self::head(&view, il, g), view.n_group(), &evicted);
+        let project = split::projection(memory.head_dim_v).mapv(f64::from);
+        // One query head of the group per probe, in turn.
+        let rows: Vec<usize> = (0..queries.probes.len()).map(|p| 2 * p + p % 2).collect();
+        let total: f64 = rows.iter().map(|&q| r.weight[q]).sum();
+        let error = |tokens: &[u32]| {
+            let tokens: Vec<usize> = tokens.iter().map(|&i| evicted[i as usize] as usize).collect();
+            let mass: Vec<f64> = tokens.iter().map(|&t| r.a.column(t).dot(&r.weight)).collect();
+            let mut k0 = Array1::zeros(memory.head_dim_k);
+            tokens.iter().zip(&mass).for_each(|(&t, m)| k0.scaled_add(*m, &r.keys.row(t)));
+            k0 /= mass.iter().sum::<f64>();
+            let of_row = |&q: &usize| {
+                let logit = capped(Array2::from_elem((1, 1), r.queries.row(q).dot(&k0)), r.cap)[[0, 0]];
+                let z: f64 = tokens.iter().map(|&t| r.a[[q, t]]).sum();
+                let m =
+                    tokens.iter().fold(Array1::zeros(memory.head_dim_v), |m, &t| m + r.a[[q, t]] * &r.values.row(t));
+                (
+                    r.weight[q] / total,
+                    (logit - r.lz[q]).min(3.0).exp(),
+                    z,
+                    m.dot(&project),
+                    r.output.row(q).dot(&project),
+                )
+            };
+            let rows: Vec<_> = rows.iter().map(of_row).collect();
+            let of_half = |half: usize| {
+                let fitted = || rows.iter().skip(half).step_by(2);
+                let square: f64 = fitted().map(|(w, e, ..)| w * e * e).sum();
+                let b = fitted().map(|(w, e, z, ..)| w * e * z).sum::<f64>() / square;
+                let v =
+                    fitted().fold(Array1::zeros(project.ncols()), |v, (w, e, _, m, _)| v + *w * *e * m) / (b * square);
+                let lost = |(w, e, z, m, o): &(f64, f64, f64, Array1<f64>, Array1<f64>)| {
+                    let d = m - &(*z * o) - b * e * (&v - o);
+                    w * d.dot(&d)
+                };
+                rows.iter().skip(1 - half).step_by(2).map(lost).sum::<f64>()
+            };
+            of_half(0) + of_half(1)
+        };
+        let all: Vec<u32> = (0..evicted.len() as u32).collect();
+        let (first, second) = tree.cut(&all);
+        let mut both = [&first[..], &second[..]].concat();
+        both.sort_unstable();
+        assert!(!first.is_empty() && !second.is_empty() && both == all);
+        for tokens in [all, first, second] {
+            assert_close(&[tree.error(&tokens)], [error(&tokens)], 3e-3, "error of a leaf");
+        }
+    }
+}
+
+#[test]
+fn gains_of_splits_fall_and_keep_their_sums() {
+    let mut gains = [1.0, 3.0, 2.0, -1.0, 4.0, 0.5];
+    split::concave(&mut gains);
+    assert_eq!(gains, [2.0, 2.0, 2.0, 1.5, 1.5, 0.5]);
+
+    let memory = memory(300);
+    let view = memory.view();
+    let evicted: Vec<u32> = (0..300).collect();
+    let gains = split::gains(head(&view, 1, 0), view.n_group(), &evicted, 1000);
+    assert!(gains.windows(2).all(|pair| pair[0] >= pair[1]), "{gains:?}");
+    // Split to the end, nothing is lost: the gains are all of the error of one leaf.
+    let tree = split::Tree::new(head(&view, 1, 0), view.n_group(), &evicted);
+    let root = tree.error(&evicted);
+    assert!(gains.len() < 300 && (gains.iter().sum::<f32>() - root).abs() < 1e-3 * root);
 }

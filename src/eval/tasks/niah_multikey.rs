@@ -7,7 +7,7 @@ use super::{Task, Text};
 pub(super) const TASK: Task = Task {
     name: "",
     about: "numbers for four keys hidden in a text, one of them asked for",
-    n_answer: 24,
+    n_answer: 16,
     one_line: true,
     make: |draw, haystack, size| {
         let pairs: Vec<_> = draw.several(&NOUNS, 4).into_iter().map(|key| (key, draw.number(N_DIGIT))).collect();

@@ -11,7 +11,7 @@ pub(super) const N_DIGIT: u32 = 7;
 pub(super) const TASK: Task = Task {
     name: "",
     about: "one number hidden in a text",
-    n_answer: 24,
+    n_answer: 16,
     one_line: true,
     make: |draw, haystack, size| {
         let key = draw.several(&NOUNS, 1)[0];

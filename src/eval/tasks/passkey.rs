@@ -8,7 +8,7 @@ const NOISE: &str = "The lamp is lit. The road is long. The rain is soft. We go 
 pub(super) const TASK: Task = Task {
     name: "",
     about: "a pass key hidden in sentences that are repeated",
-    n_answer: 16,
+    n_answer: 12,
     one_line: true,
     make: |draw, _, size| {
         let key = draw.number(5);
