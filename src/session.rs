@@ -8,6 +8,7 @@ use crate::engine::{Engine, Recorded, Taps, Want};
 use crate::error::Result;
 use crate::pass::{self, Material, PassOptions};
 use crate::report::Report;
+use std::time::Duration;
 
 /// Tokens for which a pool gets room at a time when it is not known how many will come.
 const ROOM: usize = 256;
@@ -17,7 +18,9 @@ pub struct Session {
     /// The model and its cache.
     pub engine: Engine,
     compress: Option<(Named, PassOptions)>,
-    prompt: Vec<u32>,
+    /// The tokens in the cache, by position.
+    tokens: Vec<u32>,
+    n_prompt: usize,
     prompt_record: Recorded,
     lookahead_record: Recorded,
     lookahead: Vec<u32>,
@@ -26,6 +29,9 @@ pub struct Session {
     pub report: Option<Report>,
     /// Tokens that are expected to follow the pass; the pools get room for them.
     pub n_predict: Option<usize>,
+    n_passes: usize,
+    pass_time: Duration,
+    n_dropped: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,13 +47,17 @@ impl Session {
         Session {
             engine,
             compress,
-            prompt: Vec::new(),
+            tokens: Vec::new(),
+            n_prompt: 0,
             prompt_record: Recorded::default(),
             lookahead_record: Recorded::default(),
             lookahead: Vec::new(),
             state: State::Empty,
             report: None,
             n_predict: None,
+            n_passes: 0,
+            pass_time: Duration::ZERO,
+            n_dropped: 0,
         }
     }
 
@@ -61,6 +71,8 @@ impl Session {
             self.compress_now()?;
         }
         let first = self.state == State::Empty;
+        self.tokens.truncate(self.engine.cache.n_past());
+        self.tokens.extend(tokens);
         let needs = match &self.compress {
             Some((method, options)) if first && options.applies(tokens.len()) => Some(method.needs()),
             _ => None,
@@ -71,7 +83,7 @@ impl Session {
             return read(&mut self.engine, tokens, &Taps::default(), &mut Recorded::default(), &mut on_progress);
         };
         let taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
-        self.prompt = tokens.to_vec();
+        self.n_prompt = tokens.len();
         let logits = read(&mut self.engine, tokens, &taps, &mut self.prompt_record, &mut on_progress)?;
         self.state = State::Lookahead;
         if !needs.lookahead || self.n_lookahead() == 0 {
@@ -85,6 +97,8 @@ impl Session {
     /// # Errors
     /// When the context is full, or ggml fails.
     pub fn step(&mut self, token: u32) -> Result<Vec<f32>> {
+        self.tokens.truncate(self.engine.cache.n_past());
+        self.tokens.push(token);
         if self.state != State::Lookahead {
             self.make_room(1)?;
             return self.engine.decode_last(&[token], &Taps::default(), &mut Recorded::default());
@@ -96,6 +110,70 @@ impl Session {
             self.compress_now()?;
         }
         Ok(logits)
+    }
+
+    /// The tokens in the cache, by position; after a context shift, those that are left.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens[..self.tokens.len().min(self.engine.cache.n_past())]
+    }
+
+    /// Tokens that may still be decoded.
+    pub fn n_left(&self) -> usize {
+        self.engine.options().n_ctx - self.engine.cache.n_past()
+    }
+
+    /// Passes that have run.
+    pub fn n_passes(&self) -> usize {
+        self.n_passes
+    }
+
+    /// Time of all passes.
+    pub fn pass_time(&self) -> Duration {
+        self.pass_time
+    }
+
+    /// Forgets everything: the next prompt is a first one.
+    ///
+    /// # Errors
+    /// When the memory of a new cache cannot be had.
+    pub fn clear(&mut self) -> Result<()> {
+        self.engine.clear()?;
+        self.tokens.clear();
+        self.lookahead.clear();
+        (self.prompt_record, self.lookahead_record) = (Recorded::default(), Recorded::default());
+        self.state = State::Empty;
+        Ok(())
+    }
+
+    /// Goes back to the first `n_past` tokens. What a pass has made of earlier ones stays as it is.
+    ///
+    /// # Errors
+    /// When a pass has merged later ones, or a sliding window has lost what was before them; nothing has changed then.
+    pub fn take_back(&mut self, n_past: usize) -> Result<()> {
+        self.engine.cache.truncate(n_past)?;
+        if self.state == State::Lookahead {
+            self.lookahead.clear();
+            self.lookahead_record = Recorded::default();
+        }
+        Ok(())
+    }
+
+    /// Context shift: keeps the first `n_keep` tokens, drops half of the others, and gives how many these were.
+    ///
+    /// # Errors
+    /// As [`crate::cache::KvCache::shift`].
+    pub fn shift(&mut self, n_keep: usize) -> Result<usize> {
+        let n_discard = self.engine.cache.n_past().saturating_sub(n_keep) / 2;
+        let model = self.engine.model().clone();
+        self.engine.cache.shift(n_keep, n_discard, &model.hp.rope)?;
+        self.tokens.drain(n_keep..n_keep + n_discard);
+        self.n_dropped += n_discard;
+        Ok(n_discard)
+    }
+
+    /// Tokens that context shifts have dropped.
+    pub fn n_dropped(&self) -> usize {
+        self.n_dropped
     }
 
     /// Whether the pass is still to come.
@@ -112,13 +190,15 @@ impl Session {
             return Ok(());
         };
         let material = Material {
-            prompt: &self.prompt,
+            prompt: &self.tokens[..self.n_prompt],
             prompt_record: std::mem::take(&mut self.prompt_record),
             lookahead_record: std::mem::take(&mut self.lookahead_record),
         };
         let left = self.engine.options().n_ctx - self.engine.cache.n_past();
         let room = self.n_predict.unwrap_or(ROOM).min(left);
         let report = pass::run(&mut self.engine, method, options, material, room)?;
+        self.n_passes += 1;
+        self.pass_time += report.total;
         self.report = Some(report);
         self.state = State::Done;
         Ok(())

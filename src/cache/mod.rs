@@ -9,6 +9,7 @@ pub mod memory;
 pub mod plan;
 pub mod rewrite;
 pub mod rope;
+pub mod shift;
 pub mod source;
 pub mod view;
 
@@ -187,6 +188,11 @@ impl KvCache {
             _ => None,
         });
         pool.chain([self.options.n_ctx - self.n_past]).min().unwrap_or(0)
+    }
+
+    /// Tokens that a pass has covered.
+    pub fn n_prompt(&self) -> usize {
+        self.n_prompt
     }
 
     /// Tokens since the pass.

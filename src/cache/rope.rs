@@ -75,6 +75,13 @@ impl Rope {
         }
     }
 
+    /// Moves already rotated rows of `dim` numbers by `delta` positions. Angles are linear in the position, so where a row
+    /// stands does not matter, and the magnitude stays.
+    pub fn shift_all(&self, rows: &mut [f32], dim: usize, delta: f32) {
+        let turns: Vec<(f32, f32)> = (0..self.n_rot / 2).map(|i| self.angle(i, delta).sin_cos()).collect();
+        rows.chunks_exact_mut(dim).for_each(|row| self.turn(row, &turns, 1.0));
+    }
+
     fn magnitude(&self) -> f32 {
         if self.ext_factor == 0.0 {
             return self.attn_factor;
@@ -109,14 +116,18 @@ impl Rope {
     }
 
     fn apply(&self, x: &mut [f32], pos: f32, sign: f32, magnitude: f32) {
-        let half = self.n_rot / 2;
-        for i in 0..half {
+        let turns: Vec<(f32, f32)> = (0..self.n_rot / 2).map(|i| (sign * self.angle(i, pos)).sin_cos()).collect();
+        self.turn(x, &turns, magnitude);
+    }
+
+    /// Turns each pair by its sine and cosine.
+    fn turn(&self, x: &mut [f32], turns: &[(f32, f32)], magnitude: f32) {
+        for (i, (sin, cos)) in turns.iter().enumerate() {
             let (a, b) = match self.kind {
                 RopeKind::None => return,
                 RopeKind::Normal => (2 * i, 2 * i + 1),
-                RopeKind::Neox => (i, i + half),
+                RopeKind::Neox => (i, i + turns.len()),
             };
-            let (sin, cos) = (sign * self.angle(i, pos)).sin_cos();
             let (x0, x1) = (x[a], x[b]);
             x[a] = (x0 * cos - x1 * sin) * magnitude;
             x[b] = (x0 * sin + x1 * cos) * magnitude;
@@ -160,6 +171,23 @@ mod tests {
             rope.shift(&mut a, 17.0, 905.0);
             rope.rotate(&mut b, 905.0);
             assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3));
+        }
+    }
+
+    #[test]
+    fn all_rows_move_as_each_would() {
+        let mut factors = yarn();
+        factors.freq_factors = (0..16).map(|i| 1.0 + i as f32).collect();
+        for rope in [Rope::new(RopeKind::Normal, 32, 10_000.0), yarn(), factors] {
+            let x: Vec<f32> = (0..48).map(|i| (i as f32 * 0.29).sin()).collect();
+            let (mut a, mut b) = ([x.clone(), x.clone()].concat(), x);
+            rope.rotate(&mut a[..48], 700.0);
+            rope.rotate(&mut a[48..], 31.0);
+            rope.shift_all(&mut a, 48, -25.0);
+            rope.rotate(&mut b, 675.0);
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3), "{rope:?}");
+            rope.shift_all(&mut a[48..], 48, 669.0);
+            assert!(a[48..].iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3), "{rope:?}");
         }
     }
 }

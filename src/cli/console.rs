@@ -1,11 +1,16 @@
-//! What the program prints and reads: text on standard output, messages on standard error, turns from standard input.
+//! What the program prints: text on standard output, messages on standard error, both in the file of `--log-file`.
 //!
 //! Standard output holds exactly the text, in whole characters at every flush; colours appear only on a terminal, progress
-//! lines only when standard error is one. Source of the colours and the rules of input: llama.cpp `common/console.cpp`.
+//! lines only when standard error is one. Source of the colours and of the form of messages: llama.cpp `common/console.cpp`
+//! and `common/log.cpp`.
 
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::time::Instant;
 
 use super::low::{LowArgs, OnOffAuto};
+use crate::error::{Error, Result};
 
 /// What a piece of text is, for its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,11 +44,30 @@ pub struct Console<O: Write, E: Write> {
     style: Style,
     partial: Vec<u8>,
     progress_width: usize,
+    /// How messages begin and look.
+    form: Form,
+    start: Instant,
+    /// Copies of the text, and of text and messages.
+    copy: Option<File>,
+    log: Option<File>,
+    /// Whether the last text did not end a line.
+    in_line: bool,
+}
+
+/// What `--log-prefix`, `--log-timestamps` and `--log-colors` ask for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Form {
+    prefix: bool,
+    timestamps: bool,
+    colors: bool,
 }
 
 impl Console<io::Stdout, io::Stderr> {
     /// The console of this process.
-    pub fn new(low: &LowArgs) -> Self {
+    ///
+    /// # Errors
+    /// When the file of the log cannot be written.
+    pub fn open(low: &LowArgs) -> Result<Self> {
         let (out, err) = (io::stdout(), io::stderr());
         let plain = low.simple_io
             || std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty())
@@ -54,7 +78,15 @@ impl Console<io::Stdout, io::Stderr> {
             OnOffAuto::Auto => !plain && out.is_terminal(),
         };
         let has_progress = !low.simple_io && err.is_terminal();
-        Console::with(out, err, has_color, has_progress, low.verbosity)
+        let colors = match low.log_colors {
+            OnOffAuto::On => true,
+            OnOffAuto::Off => false,
+            OnOffAuto::Auto => !plain && err.is_terminal(),
+        };
+        let mut console = Console::with(out, err, has_color, has_progress, low.verbosity);
+        console.form = Form { prefix: low.log_prefix, timestamps: low.log_timestamps, colors };
+        console.log = low.log_file.as_deref().map(create).transpose()?;
+        Ok(console)
     }
 }
 
@@ -70,7 +102,21 @@ impl<O: Write, E: Write> Console<O, E> {
             style: Style::Plain,
             partial: Vec::new(),
             progress_width: 0,
+            form: Form::default(),
+            start: Instant::now(),
+            copy: None,
+            log: None,
+            in_line: false,
         }
+    }
+
+    /// Copies the text that is written from now on to a file.
+    ///
+    /// # Errors
+    /// When the file cannot be made.
+    pub fn copy_to(&mut self, path: &Path) -> Result<()> {
+        self.copy = Some(create(path)?);
+        Ok(())
     }
 
     /// Changes the colour of the text that follows.
@@ -93,9 +139,35 @@ impl<O: Write, E: Write> Console<O, E> {
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let n_whole = self.partial.len() - n_unfinished(&self.partial);
-        self.out.write_all(&self.partial[..n_whole])?;
-        self.partial.drain(..n_whole);
+        self.put(n_whole)
+    }
+
+    /// Writes the first `n` waiting bytes.
+    fn put(&mut self, n: usize) -> io::Result<()> {
+        let bytes = &self.partial[..n];
+        self.out.write_all(bytes)?;
+        for file in self.copy.iter_mut().chain(&mut self.log) {
+            file.write_all(bytes)?;
+        }
+        self.in_line = bytes.last().map_or(self.in_line, |&b| b != b'\n');
+        self.partial.drain(..n);
         self.out.flush()
+    }
+
+    /// Ends the line that the text is in, if it is in one.
+    ///
+    /// # Errors
+    /// When standard output cannot be written; see [`is_closed`].
+    pub fn end_line(&mut self) -> io::Result<()> {
+        match self.in_line {
+            true => self.write(b"\n"),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes that somebody else has begun a new line on the terminal.
+    pub fn new_line(&mut self, is_new: bool) {
+        self.in_line &= !is_new;
     }
 
     /// Writes what is left of an unfinished character and resets the colour.
@@ -103,8 +175,7 @@ impl<O: Write, E: Write> Console<O, E> {
     /// # Errors
     /// When standard output cannot be written; see [`is_closed`].
     pub fn finish(&mut self) -> io::Result<()> {
-        let rest = std::mem::take(&mut self.partial);
-        self.out.write_all(&rest)?;
+        self.put(self.partial.len())?;
         self.style(Style::Plain)?;
         self.out.flush()
     }
@@ -113,9 +184,40 @@ impl<O: Write, E: Write> Console<O, E> {
     pub fn message(&mut self, level: i32, text: &str) {
         if level <= self.verbosity {
             self.clear_progress();
+            let stamp = self.stamp(level);
+            let color = match level {
+                _ if !self.form.colors => "",
+                1 => "\x1b[31m",
+                2 => "\x1b[35m",
+                _ => "",
+            };
+            let reset = if color.is_empty() { "" } else { "\x1b[0m" };
             // Messages are a courtesy: a closed standard error must not end the run.
-            let _ = writeln!(self.err, "{text}");
+            let _ = writeln!(self.err, "{stamp}{color}{text}{reset}");
+            if let Some(log) = &mut self.log {
+                let _ = writeln!(log, "{stamp}{text}");
+            }
         }
+    }
+
+    /// Time and level in front of a message.
+    fn stamp(&self, level: i32) -> String {
+        let mut stamp = String::new();
+        if self.form.timestamps {
+            let us = self.start.elapsed().as_micros();
+            let (min, s) = (us / 60_000_000, us / 1_000_000 % 60);
+            stamp += &format!("{min}.{s:02}.{:03}.{:03} ", us / 1000 % 1000, us % 1000);
+        }
+        if self.form.prefix {
+            stamp += match level {
+                1 => "E ",
+                2 => "W ",
+                3 | 4 => "I ",
+                5.. => "D ",
+                _ => "",
+            };
+        }
+        stamp
     }
 
     /// Replaces the progress line; nothing is printed unless standard error is a terminal.
@@ -142,6 +244,10 @@ pub fn is_closed(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::BrokenPipe
 }
 
+fn create(path: &Path) -> Result<File> {
+    File::create(path).map_err(|e| Error::io(path, e))
+}
+
 /// Bytes at the end that begin a character but do not finish it.
 fn n_unfinished(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3);
@@ -156,35 +262,6 @@ fn n_unfinished(bytes: &[u8]) -> usize {
         Some(i) if bytes.len() - i < n_needed(bytes[i]) => bytes.len() - i,
         _ => 0,
     }
-}
-
-/// Reads one turn of the user; `None` at the end of the input.
-///
-/// A line that ends in `\` goes on in the next line, one that ends in `/` is handed over without its line break; in
-/// `multiline` input every line goes on, unless it ends in one of the two.
-///
-/// # Errors
-/// When the input cannot be read or is no valid UTF-8.
-pub fn read_turn(input: &mut impl BufRead, multiline: bool) -> io::Result<Option<String>> {
-    let mut turn = String::new();
-    let mut goes_on = true;
-    while goes_on {
-        let mut line = String::new();
-        if input.read_line(&mut line)? == 0 {
-            break;
-        }
-        let content = line.trim_end_matches(['\n', '\r']);
-        let (kept, more) = match (content.strip_suffix('/'), content.strip_suffix('\\')) {
-            (Some(kept), _) => (kept, false),
-            (_, Some(kept)) => (kept, !multiline),
-            _ => (content, multiline),
-        };
-        turn += kept;
-        turn.push('\n');
-        goes_on = more;
-    }
-    // The line break that hands over belongs to the console, not to the turn.
-    Ok(turn.strip_suffix('\n').map(str::to_string))
 }
 
 #[cfg(test)]
@@ -236,14 +313,35 @@ mod tests {
     }
 
     #[test]
-    fn turns_end_as_in_llama_cpp() {
-        let turns = |text: &str, multiline| {
-            let mut input = text.as_bytes();
-            std::iter::from_fn(|| read_turn(&mut input, multiline).unwrap()).collect::<Vec<_>>()
+    fn messages_begin_as_asked() {
+        let printed = |form| {
+            let mut err = Vec::new();
+            let mut console = Console::with(io::sink(), &mut err, false, false, 3);
+            console.form = form;
+            console.message(2, "w");
+            console.message(3, "i");
+            String::from_utf8(err).unwrap()
         };
-        assert_eq!(turns("a\n\nb\r\nc", false), ["a", "", "b", "c"]);
-        assert_eq!(turns("a\\\nb\nc/\nd", false), ["a\nb", "c", "d"]);
-        assert_eq!(turns("a\nb\\\nc\nd/\n", true), ["a\nb", "c\nd"]);
-        assert_eq!(turns("a\\\n", false), ["a"]);
+        assert_eq!(printed(Form { prefix: true, ..Form::default() }), "W w\nI i\n");
+        assert_eq!(printed(Form { colors: true, ..Form::default() }), "\x1b[35mw\x1b[0m\ni\n");
+        let stamped = printed(Form { timestamps: true, ..Form::default() });
+        assert!(stamped.starts_with("0.00.0") && stamped.contains(" w\n"), "{stamped}");
+    }
+
+    #[test]
+    fn the_copy_has_the_text_and_the_log_both() {
+        let dir = tempfile::tempdir().unwrap();
+        let (copy, log) = (dir.path().join("copy"), dir.path().join("log"));
+        let mut console = Console::with(io::sink(), io::sink(), true, false, 3);
+        console.copy_to(&copy).unwrap();
+        console.log = Some(create(&log).unwrap());
+        console.style(Style::Input).unwrap();
+        console.write("a\u{20ac}".as_bytes()).unwrap();
+        console.end_line().unwrap();
+        console.end_line().unwrap();
+        console.message(3, "m");
+        console.finish().unwrap();
+        assert_eq!(std::fs::read_to_string(copy).unwrap(), "a\u{20ac}\n");
+        assert_eq!(std::fs::read_to_string(log).unwrap(), "a\u{20ac}\nm\n");
     }
 }

@@ -47,7 +47,8 @@ impl HighArgs {
         if low.kv_variant == Variant::Paper && !low.kv_method.starts_with("gracekv") {
             low.warnings.push(format!("--kv-variant is of gracekv and has no effect on --kv-method {}", low.kv_method));
         }
-        let escape = |bytes: Vec<u8>| if low.escape { unescape(&bytes) } else { bytes };
+        let replaces = low.escape;
+        let escape = |bytes: Vec<u8>| if replaces { unescape(&bytes) } else { bytes };
         let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s)?), s)).transpose()?;
         let system_prompt = low.system_prompt.as_ref().map(|s| text("the system prompt", read(s)?, s)).transpose()?;
         let chat_template = low.chat_template.as_ref().map(|s| text("the chat template", read(s)?, s)).transpose()?;
@@ -56,6 +57,8 @@ impl HighArgs {
             .iter()
             .map(|r| text("the reverse prompt", escape(r.clone().into_bytes()), &Source::Text(String::new())));
         let reverse_prompts = reverse.collect::<Result<Vec<_>>>()?;
+        let affix = |s: &str| text("the prefix or suffix", escape(s.as_bytes().to_vec()), &Source::Text(String::new()));
+        (low.in_prefix, low.in_suffix) = (affix(&low.in_prefix)?, affix(&low.in_suffix)?);
         let n_threads = threads(low.n_threads, default_threads());
         let n_threads_batch = threads(low.n_threads_batch, n_threads);
         Ok(HighArgs { model, prompt, system_prompt, reverse_prompts, chat_template, n_threads, n_threads_batch, low })

@@ -1,22 +1,57 @@
-//! Ctrl-C: the first one stops the answer, the second one ends the program with exit status 130.
+//! Signals: the first Ctrl-C stops the answer, the second ends the program; SIGTERM and SIGHUP end it after the current token.
+//!
+//! A program that a signal has ended exits with 128 and the number of the signal, as shells report it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
 
 /// Exit status of a program that was ended by Ctrl-C.
 pub const EXIT_INTERRUPTED: i32 = 130;
 
-/// Whether the user wants the answer to stop.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+/// Whether the user wants the answer, or the program, to stop.
+#[derive(Clone, Default)]
+pub struct Interrupt(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    pressed: AtomicBool,
+    /// The signal that ends the program, 0 = none.
+    ending: AtomicI32,
+    /// What has to be put right before the process ends while a line is edited; `None` while none is.
+    edited: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
 
 impl Interrupt {
+    /// Takes over the signals of this process.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when they are taken already or the system refuses.
+    #[cfg(unix)]
+    pub fn install() -> Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+            .map_err(|e| Error::unsupported("signal handler", e.to_string()))?;
+        let interrupt = Interrupt::default();
+        let in_handler = interrupt.clone();
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                let is_last = if signal == SIGINT { in_handler.press() } else { in_handler.end(signal) };
+                if is_last {
+                    in_handler.leave_editor();
+                    std::process::exit(128 + signal);
+                }
+            }
+        });
+        Ok(interrupt)
+    }
+
     /// Takes over Ctrl-C for this process.
     ///
     /// # Errors
     /// [`Error::Unsupported`] when it is taken already or the system refuses.
+    #[cfg(not(unix))]
     pub fn install() -> Result<Self> {
         let interrupt = Interrupt::default();
         let in_handler = interrupt.clone();
@@ -31,17 +66,46 @@ impl Interrupt {
 
     /// Records a Ctrl-C and tells whether an earlier one is still pending.
     fn press(&self) -> bool {
-        self.0.swap(true, Ordering::SeqCst)
+        self.0.pressed.swap(true, Ordering::SeqCst)
     }
 
-    /// Whether Ctrl-C was pressed since the last [`Interrupt::clear`].
+    /// Records a signal that ends the program, and tells whether it has to end at once.
+    #[cfg(unix)]
+    fn end(&self, signal: i32) -> bool {
+        let earlier = self.0.ending.swap(signal, Ordering::SeqCst);
+        self.press();
+        // The editor waits for keys and asks nobody.
+        earlier != 0 || self.0.edited.lock().is_ok_and(|edited| edited.is_some())
+    }
+
+    /// Says what has to be put right when a signal ends the program from now on; `None` when a line is no longer edited.
+    pub fn set_editing(&self, restore: Option<Box<dyn Fn() + Send>>) {
+        if let Ok(mut edited) = self.0.edited.lock() {
+            *edited = restore;
+        }
+    }
+
+    #[cfg(unix)]
+    fn leave_editor(&self) {
+        if let Some(restore) = self.0.edited.lock().ok().and_then(|mut edited| edited.take()) {
+            restore();
+        }
+    }
+
+    /// Whether a signal came since the last [`Interrupt::clear`].
     pub fn is_pending(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
+        self.0.pressed.load(Ordering::SeqCst)
     }
 
-    /// Starts over: the next Ctrl-C is a first one again.
+    /// The exit status of a program that a signal is ending.
+    pub fn ending(&self) -> Option<i32> {
+        let signal = self.0.ending.load(Ordering::SeqCst);
+        (signal != 0).then_some(128 + signal)
+    }
+
+    /// Starts over: the next Ctrl-C is a first one again. What ends the program stays.
     pub fn clear(&self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.pressed.store(self.ending().is_some(), Ordering::SeqCst);
     }
 }
 
@@ -58,5 +122,19 @@ mod tests {
         assert!(interrupt.press());
         interrupt.clear();
         assert!(!interrupt.press());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_ends_the_program_is_not_cleared() {
+        let interrupt = Interrupt::default();
+        assert!(!interrupt.end(15));
+        interrupt.clear();
+        assert!(interrupt.is_pending());
+        assert_eq!(interrupt.ending(), Some(143));
+        assert!(interrupt.end(15), "the second one is not waited for");
+        let editing = Interrupt::default();
+        editing.set_editing(Some(Box::new(|| ())));
+        assert!(editing.end(1));
     }
 }

@@ -175,7 +175,13 @@ impl Tool {
                 print!("{}", help::methods());
             }
             _ => {
-                let mut console = Console::new(&low);
+                let mut console = match Console::open(&low) {
+                    Ok(console) => console,
+                    Err(e) => {
+                        eprintln!("error: {e}");
+                        return 1;
+                    }
+                };
                 return match self.start(&given, low, &mut console) {
                     Ok(()) => 0,
                     Err(Error::Io { source, .. }) if is_closed(&source) => 0,

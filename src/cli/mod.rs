@@ -10,6 +10,7 @@ pub mod eval;
 pub mod flags;
 pub mod help;
 pub mod high;
+pub mod input;
 pub mod interrupt;
 pub mod low;
 pub mod measure;

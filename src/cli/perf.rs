@@ -14,6 +14,8 @@ pub struct Perf {
     pub prompt: Duration,
     /// Tokens of prompts.
     pub n_prompt: usize,
+    /// Time and tokens of the last prompt or turn.
+    pub last_prompt: (Duration, usize),
     /// Decoding single tokens, the pass excluded.
     pub eval: Duration,
     /// Tokens decoded one by one.
@@ -39,6 +41,7 @@ impl Perf {
             load: zero,
             prompt: zero,
             n_prompt: 0,
+            last_prompt: (zero, 0),
             eval: zero,
             n_eval: 0,
             eval_compressed: zero,
@@ -57,11 +60,14 @@ impl Perf {
     /// The lines.
     pub fn lines(&self, n_reused: u64) -> String {
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
-        let rate = |d: Duration, n: usize| (ms(d) / n.max(1) as f64, n as f64 / d.as_secs_f64().max(1e-9));
+        // llama.cpp counts at least one token, and a rate over no time is infinite.
+        let (n_prompt, n_eval) = (self.n_prompt.max(1), self.n_eval.max(1));
+        let rate = |d: Duration, n: usize| (ms(d) / n as f64, n as f64 / d.as_secs_f64());
         let total = self.start.elapsed();
         let known = self.sample + self.prompt + self.eval + self.pass;
         let rest = total.saturating_sub(known);
-        let (p, e) = (rate(self.prompt, self.n_prompt), rate(self.eval, self.n_eval));
+        let parts = if self.pass > Duration::ZERO { " - pass" } else { "" };
+        let (p, e) = (rate(self.prompt, n_prompt), rate(self.eval, n_eval));
         let name = "common_perf_print";
         let mut out = String::new();
         out += &format!("{name}:    sampling time = {:10.2} ms\n", ms(self.sample));
@@ -74,23 +80,22 @@ impl Perf {
         out += &format!(
             "{name}: prompt eval time = {:10.2} ms / {:5} tokens ({:8.2} ms per token, {:8.2} tokens per second)\n",
             ms(self.prompt),
-            self.n_prompt,
+            n_prompt,
             p.0,
             p.1
         );
         out += &format!(
             "{name}:        eval time = {:10.2} ms / {:5} runs   ({:8.2} ms per token, {:8.2} tokens per second)\n",
             ms(self.eval),
-            self.n_eval,
+            n_eval,
             e.0,
             e.1
         );
-        out +=
-            &format!("{name}:       total time = {:10.2} ms / {:5} tokens\n", ms(total), self.n_prompt + self.n_eval);
-        out += &format!("{name}: unaccounted time = {:10.2} ms / {:5.1} %      (total - sampling - prompt eval - eval - pass) / (total)\n", ms(rest), 100.0 * ms(rest) / ms(total).max(1e-9));
+        out += &format!("{name}:       total time = {:10.2} ms / {:5} tokens\n", ms(total), n_prompt + n_eval);
+        out += &format!("{name}: unaccounted time = {:10.2} ms / {:5.1} %      (total - sampling - prompt eval - eval{parts}) / (total)\n", ms(rest), 100.0 * ms(rest) / ms(total).max(1e-9));
         out += &format!("{name}:    graphs reused = {n_reused:10}");
         if self.pass > Duration::ZERO {
-            let c = rate(self.eval_compressed, self.n_eval_compressed);
+            let c = rate(self.eval_compressed, self.n_eval_compressed.max(1));
             let share = 100.0 * ms(self.pass) / ms(self.prompt).max(1e-9);
             out += &format!(
                 "\ngracekv:         pass time = {:10.2} ms / {share:5.1} % of the prompt eval time",

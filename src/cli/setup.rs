@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Smallest context that is chosen without being asked for, as llama.cpp's `--fit-ctx`.
 const MIN_FIT_CTX: usize = 4096;
+/// Contexts are multiples of this.
+const CTX_STEP: usize = 256;
 /// Share of the available memory that the KV cache may take.
 const FIT_SHARE: f64 = 0.9;
 
@@ -157,7 +159,8 @@ fn cache_type(name: &str) -> Result<Type> {
 fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Result<usize> {
     let low = &args.low;
     let (ty_k, ty_v) = (cache_type(low.cache_type_k)?, cache_type(low.cache_type_v)?);
-    let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx };
+    // llama.cpp rounds the context up, too.
+    let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx.next_multiple_of(CTX_STEP) };
     let shape = hp.cache_shape();
     let bytes =
         |n_ctx: usize| KvCache::bytes_needed(&shape, &CacheOptions { n_ctx, n_ubatch: low.n_ubatch, ty_k, ty_v });
@@ -170,11 +173,11 @@ fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Res
         return Ok(want);
     }
     let (mut fits, mut too_many) = (0, want);
-    while too_many - fits > 256 {
+    while too_many - fits > CTX_STEP {
         let half = (fits + too_many) / 2;
         *(if bytes(half) <= limit { &mut fits } else { &mut too_many }) = half;
     }
-    let fits = fits / 256 * 256;
+    let fits = fits / CTX_STEP * CTX_STEP;
     let mib = |b: u64| b as f64 / 1048576.0;
     if low.n_ctx == 0 && fits >= MIN_FIT_CTX.min(want) {
         notice(format!("context reduced from {want} to {fits} tokens: the KV cache of {want} needs {:.0} MiB, {:.0} MiB are available", mib(bytes(want)), mib(available)));

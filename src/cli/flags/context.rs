@@ -34,9 +34,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "type of cached values: as --cache-type-k (default: f16)"),
     flag(&["--memory-f32"], "", "", Switch(|a, _| { a.cache_type_k = "f32"; set(&mut a.cache_type_v, "f32") }),
         "same as -ctk f32 -ctv f32"),
-    flag(&["--context-shift"], "", "LLAMA_ARG_CONTEXT_SHIFT", Switch(|_, on| if on { Err(NO_SHIFT.to_string()) } else { Ok(()) }),
-        "not implemented: generation stops when the context is full (default: disabled)").off_by(&["--no-context-shift"]),
+    flag(&["--context-shift"], "", "LLAMA_ARG_CONTEXT_SHIFT", Switch(|a, on| set(&mut a.context_shift, on)),
+        "when the context is full, drop half of what follows the first --keep tokens and go on (default: disabled)").off_by(&["--no-context-shift"]),
+    flag(&["--keep"], "N", "", Int(|a, n| set(&mut a.n_keep, int(n, i64::MIN)?)),
+        "tokens of the prompt that a context shift keeps; -1 = all (default: 0)"),
 ];
-
-const NO_SHIFT: &str =
-    "not supported: generation stops when the context is full; a larger -c or a --kv-ratio makes room";

@@ -1,33 +1,168 @@
-//! One prompt and its continuation, as llama-completion.
+//! A prompt and its continuation without a chat template, and the interactive mode of llama-completion.
 
 use super::generate::Stop;
-use super::{out, Runner, WARN};
+use super::{out, Runner, INFO, WARN};
+use crate::cli::escape;
+use crate::cli::input::Typed;
 use crate::error::{Error, Result};
 
+/// Exit status when there is nothing to read and nothing to begin with.
+const EXIT_EMPTY: i32 = 255;
+
 impl Runner<'_> {
-    /// One prompt, one continuation.
-    pub(super) fn complete(&mut self) -> Result<()> {
-        let prompt = self.args.prompt.as_deref().unwrap_or("");
-        let mut tokens = self.tokenizer.encode(prompt, true, true)?;
-        if tokens.is_empty() {
-            tokens.extend(self.tokenizer.bos().filter(|_| self.tokenizer.add_bos()));
+    /// Continues the prompt; in interactive mode hands over to the user in between. Gives the exit status.
+    pub(super) fn complete(&mut self, is_conversation: bool) -> Result<i32> {
+        let low = &self.args.low;
+        let prompt = self.args.prompt.clone().unwrap_or_default();
+        let asks_first = low.interactive_first || (is_conversation && !(low.single_turn && !prompt.is_empty()));
+        self.is_interactive = asks_first || low.interactive;
+        if let Some(path) = &low.output {
+            self.console.copy_to(path)?;
         }
-        if tokens.is_empty() {
-            return Err(Error::Usage("error: input is empty; give a prompt with -p or -f".into()));
+        let mut tokens = self.tokenizer.encode(&prompt, true, true)?;
+        if tokens.is_empty() && !asks_first {
+            let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos()) else {
+                return Ok(self.refuse_empty());
+            };
+            tokens.push(bos);
+            self.console.message(WARN, "the prompt is empty: generation begins with BOS");
         }
+        self.check_prompt(tokens.len())?;
         self.warn_double_bos(&tokens);
-        if self.args.low.n_predict == 0 {
-            return Ok(());
+        self.announce(tokens.len());
+        self.show_tokens(&prompt, &tokens);
+        if self.is_interactive {
+            self.say_how(is_conversation);
+        } else if low.n_predict == 0 {
+            return Ok(0);
         }
-        let echo = self.args.low.display_prompt;
-        let logits = self.read(&tokens, echo)?;
-        if self.generate(logits, self.args.low.n_predict)?.0 == Stop::EndOfText {
-            out(self.console.write(b" [end of text]\n"))?;
+        if low.display_prompt {
+            self.echo(&tokens)?;
         }
-        Ok(())
+        let mut logits = if tokens.is_empty() { Vec::new() } else { self.read(&tokens)? };
+        let mut asks = asks_first;
+        loop {
+            let stop = match self.ends_with_reverse_prompt() {
+                true => Stop::ReversePrompt,
+                false if asks => Stop::Length,
+                false => {
+                    let stop;
+                    (stop, _) = self.generate(std::mem::take(&mut logits), low.n_predict)?;
+                    stop
+                }
+            };
+            if !self.is_interactive && stop == Stop::EndOfText {
+                out(self.console.write(b" [end of text]\n"))?;
+            }
+            if !self.is_interactive || stop == Stop::ContextFull {
+                return Ok(0);
+            }
+            self.interrupt.clear();
+            let Some(next) = self.hand_over(stop, is_conversation, logits.is_empty())? else { return Ok(0) };
+            if is_conversation && low.single_turn {
+                self.is_interactive = false;
+            }
+            asks = false;
+            self.chain.reset();
+            self.recent.clear();
+            if !next.is_empty() {
+                logits = self.read(&next)?;
+            }
+        }
     }
 
-    fn warn_double_bos(&mut self, tokens: &[u32]) {
+    /// Asks the user; gives the tokens to be read next, `None` at the end of the input.
+    fn hand_over(&mut self, stop: Stop, is_conversation: bool, needs_some: bool) -> Result<Option<Vec<u32>>> {
+        let low = &self.args.low;
+        let encode = |text: &str, parse_special| self.tokenizer.encode(text, false, parse_special);
+        let mut tokens: Vec<u32> = self.pending.take().into_iter().collect();
+        if stop == Stop::EndOfText {
+            if let Some(reverse) = self.args.reverse_prompts.first() {
+                tokens.extend(encode(reverse, true)?);
+            }
+            out(self.console.write(b"\n"))?;
+        }
+        loop {
+            let prompt = if is_conversation { "\n> " } else { &self.args.low.in_prefix };
+            let text = match self.ask(prompt)? {
+                Typed::Text(text) => text,
+                Typed::End => {
+                    self.console.message(INFO, "EOF by user");
+                    return Ok(None);
+                }
+                Typed::Interrupted => return Err(Error::Interrupted),
+            };
+            if text.is_empty() && tokens.is_empty() && needs_some {
+                continue;
+            }
+            if low.in_prefix_bos {
+                tokens.extend(self.tokenizer.bos());
+            }
+            if !text.is_empty() {
+                if !is_conversation {
+                    out(self.console.write(self.args.low.in_suffix.as_bytes()))?;
+                }
+                let text = self.unescaped(text);
+                tokens.extend(encode(&self.args.low.in_prefix, true)?);
+                tokens.extend(encode(&text, false)?);
+                tokens.extend(encode(&self.args.low.in_suffix, true)?);
+                self.show_tokens(&text, &tokens);
+            }
+            return Ok(Some(tokens));
+        }
+    }
+
+    /// What the user typed, with escapes replaced if that is wanted.
+    pub(super) fn unescaped(&self, text: String) -> String {
+        match self.args.low.escape {
+            true => String::from_utf8_lossy(&escape::unescape(text.as_bytes())).into_owned(),
+            false => text,
+        }
+    }
+
+    fn refuse_empty(&mut self) -> i32 {
+        self.console.message(1, "error: input is empty; give a prompt with -p or -f");
+        EXIT_EMPTY
+    }
+
+    /// The lines with which the interactive mode begins.
+    fn say_how(&mut self, is_conversation: bool) {
+        let mut lines = vec!["interactive mode on.".to_string()];
+        lines.extend(self.args.reverse_prompts.iter().map(|r| format!("Reverse prompt: '{r}'")));
+        if self.args.low.in_prefix_bos {
+            lines.push("Input prefix with BOS".into());
+        }
+        for (name, text) in [("prefix", &self.args.low.in_prefix), ("suffix", &self.args.low.in_suffix)] {
+            if !text.is_empty() {
+                lines.push(format!("Input {name}: '{text}'"));
+            }
+        }
+        lines.push("== Running in interactive mode. ==".into());
+        lines.push(" - Press Ctrl+C to interject at any time.".into());
+        lines.extend(self.how_to_hand_over().map(String::from));
+        if is_conversation {
+            lines.push(" - The chat template is off; without --in-prefix and --in-suffix it would be on.".into());
+        }
+        lines.iter().for_each(|line| self.console.message(INFO, line));
+    }
+
+    /// How a turn ends.
+    pub(super) fn how_to_hand_over(&self) -> impl Iterator<Item = &'static str> {
+        let lines: &[&str] = match self.args.low.multiline_input {
+            true => &[
+                " - To return control to the AI, end your input with '\\'.",
+                " - To return control without starting a new line, end your input with '/'.",
+            ],
+            false => &[
+                " - Press Return to return control to the AI.",
+                " - To return control without starting a new line, end your input with '/'.",
+                " - If you want to submit another line, end your input with '\\'.",
+            ],
+        };
+        lines.iter().copied()
+    }
+
+    pub(super) fn warn_double_bos(&mut self, tokens: &[u32]) {
         if let (Some(bos), [a, b, ..]) = (self.tokenizer.bos(), tokens) {
             if self.tokenizer.add_bos() && *a == bos && *b == bos {
                 self.console.message(

@@ -1,82 +1,312 @@
-//! A conversation by a chat template.
+//! A conversation by a chat template: as llama-cli on a terminal, as llama-completion in a pipe.
 
+use super::command::{self, Command};
 use super::generate::Stop;
-use super::{out, Runner, INFO, WARN};
-use crate::cli::console::{read_turn, Console, Style};
-use crate::cli::escape;
+use super::{out, Runner, ERROR, INFO, WARN};
+use crate::cli::console::Console;
 use crate::cli::high::HighArgs;
+use crate::cli::input::Typed;
 use crate::cli::setup::{self, Loaded};
 use crate::error::{Error, Result};
 use crate::tokenizer::chat::{ChatTemplate, Message};
-use std::io::{self, IsTerminal, Stderr, Stdout};
+use std::fs::File;
+use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 
-impl Runner<'_> {
-    /// Turns of a user and answers, by a chat template.
-    pub(super) fn converse(&mut self, template: &ChatTemplate) -> Result<()> {
-        let low = &self.args.low;
-        let is_tty = io::stdin().is_terminal();
-        let mut past: Vec<Message> = Vec::new();
-        past.extend(self.args.system_prompt.as_deref().map(|s| Message::new("system", s)));
-        let mut first = self.args.prompt.clone().filter(|p| !p.is_empty());
-        // Without a terminal there is nobody to go on with after a prompt on the command line.
-        let single = low.single_turn || (first.is_some() && !is_tty);
-        let stdin = io::stdin();
-        loop {
-            let turn = match first.take() {
-                Some(p) => p,
-                None => {
-                    out(self.console.write(b"\n> "))?;
-                    out(self.console.style(Style::Input))?;
-                    let turn = read_turn(&mut stdin.lock(), low.multiline_input)
-                        .map_err(|e| Error::io("standard input", e))?;
-                    out(self.console.style(Style::Plain))?;
-                    match turn {
-                        Some(t) if t.trim() == "/exit" => return Ok(()),
-                        Some(t) if low.escape => String::from_utf8_lossy(&escape::unescape(t.as_bytes())).into_owned(),
-                        Some(t) => t,
-                        None => return Ok(()),
-                    }
-                }
-            };
-            let message = Message::new("user", turn);
-            let is_new = self.session.engine.cache.n_past() == 0;
-            let mut tokens: Vec<u32> = self.pending.take().into_iter().collect();
-            let text = if is_new {
-                let all: Vec<Message> = past.iter().cloned().chain([message.clone()]).collect();
-                template.render(&all, true)?
-            } else {
-                let end = tokens.first().map_or(String::new(), |&t| self.tokenizer.text(t).into_owned());
-                template.continuation(&past, &message, &end)?
-            };
-            tokens.extend(self.tokenizer.encode(&text, is_new, true)?);
-            past.push(message);
-            let logits = self.read(&tokens, false)?;
-            let (stop, answer) = self.generate(logits, low.n_predict)?;
-            past.push(Message::new("assistant", answer));
-            out(self.console.write(b"\n"))?;
-            if stop == Stop::ContextFull || single {
-                return Ok(());
-            }
-            self.interrupt.clear();
+/// Characters of a prompt that are shown again.
+const MAX_ECHO: usize = 500;
+
+/// How a run goes.
+pub(super) enum Mode {
+    /// Turns by a chat template.
+    Template(ChatTemplate),
+    /// Plain text; with `is_conversation`, input that `--in-prefix` and `--in-suffix` enclose.
+    Plain { is_conversation: bool },
+}
+
+/// The mode of a run, with the lines that say why.
+///
+/// # Errors
+/// When the chat template cannot be used.
+pub(super) fn mode(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<Mode> {
+    let low = &args.low;
+    let auto = loaded.model.gguf.str("tokenizer.chat_template")?.is_some() || args.chat_template.is_some();
+    if !low.conversation.unwrap_or(auto) {
+        return Ok(Mode::Plain { is_conversation: false });
+    }
+    if low.conversation.is_none() {
+        console.message(INFO, "chat template is available, enabling conversation mode (disable it with -no-cnv)");
+    }
+    if ["in-prefix", "in-suffix", "in-prefix-bos"].iter().any(|id| low.given.contains(id)) {
+        console.message(INFO, "in-suffix/prefix is specified, chat template will be disabled");
+        return Ok(Mode::Plain { is_conversation: true });
+    }
+    let has_prompt = args.prompt.as_ref().is_some_and(|p| !p.is_empty());
+    if has_prompt && args.system_prompt.is_none() && !low.single_turn {
+        console.message(WARN, "*** User-specified prompt will pre-start conversation, did you mean to set --system-prompt (-sys) instead?");
+    }
+    setup::chat_template(args, loaded, console).map(Mode::Template)
+}
+
+/// What has been said, and where the last answer began.
+struct Talk<'t> {
+    template: &'t ChatTemplate,
+    past: Vec<Message>,
+    /// Files that wait for a message.
+    files: String,
+    begin: Option<Begin>,
+    transcript: Option<File>,
+}
+
+/// The state of the cache before an answer.
+struct Begin {
+    n_past: usize,
+    n_dropped: usize,
+    logits: Vec<f32>,
+}
+
+impl Talk<'_> {
+    fn write(&mut self, text: &str) -> Result<()> {
+        match &mut self.transcript {
+            Some(file) => file.write_all(text.as_bytes()).map_err(|e| Error::io("the transcript", e)),
+            None => Ok(()),
         }
     }
 }
 
-/// The chat template of a conversation; `None` means plain completion.
-pub(super) fn template(
-    args: &HighArgs,
-    loaded: &Loaded,
-    console: &mut Console<Stdout, Stderr>,
-) -> Result<Option<ChatTemplate>> {
-    let auto = loaded.model.gguf.str("tokenizer.chat_template")?.is_some() || args.chat_template.is_some();
-    if !args.low.conversation.unwrap_or(auto) {
-        return Ok(None);
+/// What a turn leads to.
+enum Next {
+    Answer(Vec<f32>),
+    Ask,
+    End,
+}
+
+impl Runner<'_> {
+    /// Turns of a user and answers. Gives the exit status.
+    pub(super) fn converse(&mut self, template: &ChatTemplate) -> Result<i32> {
+        let low = &self.args.low;
+        let transcript = low.output.as_deref().map(|p| File::create(p).map_err(|e| Error::io(p, e))).transpose()?;
+        let mut talk = Talk { template, past: Vec::new(), files: String::new(), begin: None, transcript };
+        self.begin_again(&mut talk)?;
+        let mut first = self.args.prompt.clone().filter(|p| !p.is_empty());
+        // Without a terminal nobody goes on after a prompt on the command line, unless -cnv says that turns will come.
+        let is_alone = !io::stdin().is_terminal() && low.conversation.is_none();
+        let mut is_single = first.is_some() && (low.single_turn || is_alone);
+        self.is_interactive = !is_single;
+        if self.is_interactive {
+            self.say_how_to_talk();
+        }
+        loop {
+            let next = match first.take() {
+                Some(prompt) => self.say_first(&mut talk, prompt)?,
+                None => self.next_turn(&mut talk)?,
+            };
+            let logits = match next {
+                Next::Answer(logits) => logits,
+                Next::Ask => continue,
+                Next::End => break,
+            };
+            if low.single_turn {
+                (is_single, self.is_interactive) = (true, false);
+            }
+            let stop = self.answer(&mut talk, logits)?;
+            // On a terminal a full context is no end: /clear makes room.
+            if is_single || (stop == Stop::ContextFull && !self.is_for_people()) {
+                break;
+            }
+            self.interrupt.clear();
+        }
+        if self.is_for_people() {
+            out(self.console.end_line())?;
+            self.console.message(INFO, "\nExiting...");
+        }
+        Ok(0)
     }
-    if args.low.conversation.is_none() {
-        console.message(INFO, "chat template is available, enabling conversation mode (disable it with -no-cnv)");
-        if args.prompt.is_some() && args.system_prompt.is_none() && io::stdin().is_terminal() {
-            console.message(WARN, "*** User-specified prompt will pre-start conversation, did you mean to set --system-prompt (-sys) instead?");
+
+    /// Forgets what was said except the system message.
+    fn begin_again(&mut self, talk: &mut Talk) -> Result<()> {
+        talk.past.clear();
+        talk.past.extend(self.args.system_prompt.as_deref().map(|s| Message::new("system", s)));
+        talk.begin = None;
+        self.pending = None;
+        self.chain.reset();
+        self.recent.clear();
+        self.session.clear()
+    }
+
+    /// The turn of the command line.
+    fn say_first(&mut self, talk: &mut Talk, prompt: String) -> Result<Next> {
+        let is_for_people = self.is_for_people();
+        if is_for_people {
+            let shown: String = prompt.chars().take(MAX_ECHO).collect();
+            let more = if shown.len() < prompt.len() { " ... (truncated)" } else { "" };
+            out(self.console.write(format!("\n> {shown}{more}\n").as_bytes()))?;
+        }
+        let echo = self.args.low.display_prompt && !is_for_people;
+        self.say(talk, prompt, echo).map(Next::Answer)
+    }
+
+    /// Asks the user and does what is asked.
+    fn next_turn(&mut self, talk: &mut Talk) -> Result<Next> {
+        let line = match self.ask("\n> ")? {
+            Typed::Text(line) => line,
+            Typed::End => {
+                self.console.message(INFO, "EOF by user");
+                return Ok(Next::End);
+            }
+            // At the prompt of llama-cli Ctrl-C is a way to leave.
+            Typed::Interrupted if self.is_for_people() && self.interrupt.ending().is_none() => return Ok(Next::End),
+            Typed::Interrupted => return Err(Error::Interrupted),
+        };
+        let found = match Command::parse(&line) {
+            Some(Command::Exit) => return Ok(Next::End),
+            Some(Command::Clear) => {
+                self.begin_again(talk)?;
+                self.console.message(INFO, "Chat history cleared.");
+                return Ok(Next::Ask);
+            }
+            Some(Command::Regen) => self.take_back(talk),
+            Some(Command::Read(path)) => self.add_files(talk, &[path]).map(|()| Next::Ask),
+            Some(Command::Glob(pattern)) => self.add_glob(talk, &pattern).map(|()| Next::Ask),
+            None if line.is_empty() => return Ok(Next::Ask),
+            None => {
+                let text = std::mem::take(&mut talk.files) + &self.unescaped(line);
+                self.say(talk, text, false).map(Next::Answer)
+            }
+        };
+        match found {
+            // People can say something else; a script cannot.
+            Err(e @ (Error::Context { .. } | Error::Unsupported { .. })) if io::stdin().is_terminal() => {
+                self.console.message(ERROR, &format!("error: {e}"));
+                Ok(Next::Ask)
+            }
+            other => other,
         }
     }
-    setup::chat_template(args, loaded, console).map(Some)
+
+    /// Adds a turn of the user and gives the logits behind it; an error leaves the conversation as it was.
+    fn say(&mut self, talk: &mut Talk, text: String, echo: bool) -> Result<Vec<f32>> {
+        let message = Message::new("user", text);
+        let is_new = self.session.engine.cache.n_past() == 0;
+        let mut tokens = Vec::new();
+        let text = match is_new {
+            true => {
+                let all: Vec<Message> = talk.past.iter().cloned().chain([message.clone()]).collect();
+                talk.template.render(&all, true)?
+            }
+            false => {
+                tokens.extend(self.pending);
+                // An answer that was cut off has no end token yet.
+                if !self.pending.is_some_and(|t| self.tokenizer.is_eog(t)) {
+                    tokens.extend(self.end_of_turn());
+                }
+                let end = tokens.last().map_or(String::new(), |&t| self.tokenizer.text(t).into_owned());
+                talk.template.continuation(&talk.past, &message, &end)?
+            }
+        };
+        tokens.extend(self.tokenizer.encode(&text, is_new, true)?);
+        if is_new {
+            self.check_prompt(tokens.len())?;
+            self.announce(tokens.len());
+        }
+        self.show_tokens(&text, &tokens);
+        if echo {
+            self.echo(&tokens)?;
+        }
+        self.chain.reset();
+        self.recent.clear();
+        let logits = self.read(&tokens)?;
+        self.pending = None;
+        talk.write(&format!("User:\n{}\n\n", message.content))?;
+        talk.past.push(message);
+        Ok(logits)
+    }
+
+    /// Generates an answer and adds it to the conversation.
+    fn answer(&mut self, talk: &mut Talk, logits: Vec<f32>) -> Result<Stop> {
+        let (n_past, n_dropped) = (self.session.engine.cache.n_past(), self.session.n_dropped());
+        talk.begin = Some(Begin { n_past, n_dropped, logits: logits.clone() });
+        let eval = (self.perf.eval, self.perf.n_eval);
+        let (stop, answer) = self.generate(logits, self.args.low.n_predict)?;
+        talk.write(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }))?;
+        talk.past.push(Message::new("assistant", answer));
+        match (stop, self.is_interactive) {
+            _ if self.is_for_people() => out(self.console.end_line())?,
+            (Stop::EndOfText, true) => out(self.console.write(b"\n"))?,
+            (Stop::EndOfText, false) => out(self.console.write(b" [end of text]\n"))?,
+            _ => {}
+        }
+        if self.args.low.show_timings.unwrap_or(self.is_for_people()) {
+            let (prompt, generation) = self.speeds(eval);
+            self.console.message(INFO, &format!("\n[ Prompt: {prompt:.1} t/s | Generation: {generation:.1} t/s ]"));
+        }
+        Ok(stop)
+    }
+
+    /// Forgets the last answer; gives the logits in front of it.
+    ///
+    /// The cache goes back to the end of the user's turn. When a pass has merged entries behind that place, or a sliding
+    /// window has lost what was before it, the conversation is read again.
+    fn take_back(&mut self, talk: &mut Talk) -> Result<Next> {
+        let Some(begin) = talk.begin.take().filter(|_| talk.past.last().is_some_and(|m| m.role == "assistant")) else {
+            self.console.message(ERROR, "No message to regenerate.");
+            return Ok(Next::Ask);
+        };
+        if begin.n_dropped != self.session.n_dropped() {
+            return Err(Error::Context {
+                what: "the context was shifted during the last response; it cannot be regenerated".into(),
+            });
+        }
+        talk.past.pop();
+        self.pending = None;
+        self.chain.reset();
+        self.recent.clear();
+        if self.session.take_back(begin.n_past).is_ok() {
+            return Ok(Next::Answer(begin.logits));
+        }
+        let tokens = self.session.tokens()[..begin.n_past.min(self.session.tokens().len())].to_vec();
+        self.session.clear()?;
+        self.read(&tokens).map(Next::Answer)
+    }
+
+    fn add_glob(&mut self, talk: &mut Talk, pattern: &str) -> Result<()> {
+        let (found, has_more) = command::files(pattern)?;
+        if found.is_empty() {
+            return Err(Error::Context { what: format!("no file matches '{pattern}'") });
+        }
+        self.add_files(talk, &found)?;
+        if has_more {
+            let n = found.len();
+            self.console.message(ERROR, &format!("Maximum number of globbed files allowed ({n}) reached."));
+        }
+        Ok(())
+    }
+
+    /// Puts files in front of the next message; one that cannot be read is named and left out.
+    fn add_files(&mut self, talk: &mut Talk, paths: &[std::path::PathBuf]) -> Result<()> {
+        for path in paths {
+            match command::read_file(path) {
+                Ok(text) => {
+                    talk.files += &text;
+                    talk.write(&format!("User: Added text file: {}\n", path.display()))?;
+                    self.console.message(INFO, &format!("Loaded text from '{}'", path.display()));
+                }
+                Err(e) => self.console.message(ERROR, &format!("error: {e}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The lines with which a conversation begins.
+    fn say_how_to_talk(&mut self) {
+        if self.is_for_people() {
+            self.console.message(INFO, &format!("\n{}", command::HELP));
+            return;
+        }
+        self.console.message(INFO, "== Running in interactive mode. ==\n - Press Ctrl+C to interject at any time.");
+        self.how_to_hand_over().collect::<Vec<_>>().iter().for_each(|line| self.console.message(INFO, line));
+        if self.args.system_prompt.is_none() {
+            self.console
+                .message(INFO, " - Not using system message. To change it, set a different value via -sys PROMPT");
+        }
+    }
 }

@@ -6,8 +6,12 @@ use crate::cli::low::KvSize;
 use crate::cli::write_file;
 use crate::error::{Error, Result};
 use crate::eval::argmax;
-use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
+
+/// Tokens whose text is searched for reverse prompts.
+const N_RECENT: usize = 32;
+/// Level of messages about single tokens.
+const DEBUG: i32 = 5;
 
 /// Why generation stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,32 +24,48 @@ pub(super) enum Stop {
 }
 
 impl Runner<'_> {
-    /// Puts tokens into the cache; with `echo` their text is written first.
-    pub(super) fn read(&mut self, tokens: &[u32], echo: bool) -> Result<Vec<f32>> {
-        let n_ctx = self.session.engine.options().n_ctx;
-        let n_past = self.session.engine.cache.n_past();
-        let max = n_ctx.saturating_sub(n_past + N_RESERVED);
-        if tokens.len() > max {
+    /// Checks the length of the first prompt.
+    pub(super) fn check_prompt(&mut self, n_tokens: usize) -> Result<()> {
+        let max = self.session.engine.options().n_ctx.saturating_sub(N_RESERVED);
+        match n_tokens <= max {
+            true => Ok(()),
+            false => Err(Error::Context {
+                what: format!(
+                    "prompt is too long ({n_tokens} tokens, max {max}); use -c {} or more",
+                    n_tokens + N_RESERVED
+                ),
+            }),
+        }
+    }
+
+    /// Writes the text of the prompt.
+    pub(super) fn echo(&mut self, tokens: &[u32]) -> Result<()> {
+        out(self.console.style(Style::Prompt))?;
+        for &t in tokens {
+            out(self.console.write(self.tokenizer.piece(t, self.args.low.special_tokens)))?;
+        }
+        out(self.console.style(Style::Plain))
+    }
+
+    /// Puts tokens into the cache and gives the logits after them.
+    pub(super) fn read(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        if !self.make_room(tokens.len())? {
+            let o = self.session.engine.options();
+            let (n_past, n) = (self.session.engine.cache.n_past(), tokens.len());
             return Err(Error::Context {
                 what: format!(
-                    "prompt is too long ({} tokens, max {max}); use -c {} or more",
-                    tokens.len(),
-                    n_past + tokens.len() + N_RESERVED
+                    "{n} tokens do not fit: {} of the context of {} are left; use -c {} or more",
+                    self.session.n_left(),
+                    o.n_ctx,
+                    n_past + n + N_RESERVED
                 ),
             });
         }
-        if echo {
-            out(self.console.style(Style::Prompt))?;
-            for &t in tokens {
-                out(self.console.write(self.tokenizer.piece(t, self.args.low.special_tokens)))?;
-            }
-            out(self.console.style(Style::Plain))?;
-        }
         for &t in tokens {
-            self.chain.accept(t);
+            self.accept(t);
         }
         let start = Instant::now();
-        let pass_before = self.pass_time();
+        let pass_before = self.session.pass_time();
         let (console, interrupt, n) = (&mut *self.console, &self.interrupt, tokens.len());
         let logits = self.session.prefill(tokens, |done| {
             console.progress(&format!("reading the prompt: {done} of {n} tokens"));
@@ -53,16 +73,28 @@ impl Runner<'_> {
                 true => Err(Error::Interrupted),
                 false => Ok(()),
             }
-        })?;
+        });
         self.console.clear_progress();
-        self.perf.prompt += start.elapsed().saturating_sub(self.pass_time() - pass_before);
+        let logits = logits?;
+        let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
+        self.perf.prompt += spent;
         self.perf.n_prompt += n;
+        self.perf.last_prompt = (spent, n);
         self.explain_no_pass(n);
         if self.args.low.kv_discard_lookahead && self.session.is_pending() {
             return self.discard_lookahead(logits);
         }
         self.session_report()?;
         Ok(logits)
+    }
+
+    /// Tells the samplers, and the search for reverse prompts, what token comes next.
+    fn accept(&mut self, token: u32) {
+        self.chain.accept(token);
+        if self.recent.len() == N_RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(token);
     }
 
     /// Decodes the lookahead greedily from the full cache, compresses, and takes the lookahead back; gives the logits after the prompt.
@@ -83,7 +115,8 @@ impl Runner<'_> {
     fn explain_no_pass(&mut self, n_tokens: usize) {
         let low = &self.args.low;
         let asked = matches!(low.kv_size, KvSize::Ratio(x) if x > 1.0) || matches!(low.kv_size, KvSize::Tokens(_));
-        if asked && self.session.report.is_none() && !self.args.compresses(n_tokens) && low.kv_method != "none" {
+        let is_first = self.session.engine.cache.n_past() == n_tokens;
+        if asked && is_first && !self.args.compresses(n_tokens) && low.kv_method != "none" {
             let why = if n_tokens < low.kv_min_tokens {
                 format!("it is shorter than --kv-min-tokens {}", low.kv_min_tokens)
             } else {
@@ -107,68 +140,62 @@ impl Runner<'_> {
             }
             let at = Instant::now();
             let token = self.chain.sample(&logits)?;
-            self.chain.accept(token);
+            self.accept(token);
             self.perf.sample += at.elapsed();
             self.perf.n_sample += 1;
             n += 1;
+            self.pending = Some(token);
+            let piece = self.tokenizer.piece(token, self.args.low.special_tokens);
+            out(self.console.write(piece))?;
             if self.tokenizer.is_eog(token) {
-                self.pending = Some(token);
-                if self.args.low.special_tokens {
-                    out(self.console.write(self.tokenizer.piece(token, true)))?;
-                }
                 break Stop::EndOfText;
             }
-            let piece = self.tokenizer.piece(token, self.args.low.special_tokens);
             answer.extend_from_slice(piece);
-            out(self.console.write(piece))?;
-            if self.ends_with_reverse_prompt(&answer) {
-                self.pending = Some(token);
+            if self.ends_with_reverse_prompt() {
                 break Stop::ReversePrompt;
             }
             if n >= limit {
-                self.pending = Some(token);
                 break Stop::Length;
             }
-            if self.session.engine.cache.n_past() + 1 > self.session.engine.options().n_ctx {
-                self.console.message(WARN, "\n\ncontext full and context shift is disabled => stopping");
+            if !self.make_room(1)? {
                 break Stop::ContextFull;
             }
             logits = self.step(token)?;
+            self.pending = None;
         };
-        if stop == Stop::Interrupted && self.template_is_off() {
+        if stop == Stop::Interrupted && (!self.is_interactive || self.interrupt.ending().is_some()) {
             return Err(Error::Interrupted);
         }
         Ok((stop, String::from_utf8_lossy(&answer).into_owned()))
     }
 
-    fn template_is_off(&self) -> bool {
-        self.args.low.conversation == Some(false) || !io::stdin().is_terminal()
-    }
-
     fn step(&mut self, token: u32) -> Result<Vec<f32>> {
-        let (start, pass_before) = (Instant::now(), self.pass_time());
+        let (start, pass_before) = (Instant::now(), self.session.pass_time());
         let compressed = self.session.report.is_some();
         let logits = self.session.step(token)?;
-        let spent = start.elapsed().saturating_sub(self.pass_time() - pass_before);
+        let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
         self.perf.eval += spent;
         self.perf.n_eval += 1;
         if compressed {
             self.perf.eval_compressed += spent;
             self.perf.n_eval_compressed += 1;
         }
+        let (n_past, n_print) = (self.session.engine.cache.n_past(), self.args.low.n_print);
+        if usize::try_from(n_print).is_ok_and(|n| n > 0 && n_past % n == 0) {
+            let n_ctx = self.session.engine.options().n_ctx;
+            self.console.message(DEBUG, &format!("\nTokens consumed so far = {n_past} / {n_ctx}"));
+        }
         self.session_report()?;
         Ok(logits)
     }
 
-    fn pass_time(&self) -> Duration {
-        self.session.report.as_ref().map_or(Duration::ZERO, |r| r.total)
-    }
-
-    /// Prints and writes what the pass did, once.
+    /// Prints and writes what a pass did, once.
     pub(super) fn session_report(&mut self) -> Result<()> {
-        let Some(report) = self.session.report.as_ref().filter(|_| !self.is_reported) else { return Ok(()) };
-        self.is_reported = true;
-        self.perf.pass = report.total;
+        let Some(report) = self.session.report.as_ref().filter(|_| self.session.n_passes() > self.n_reported) else {
+            return Ok(());
+        };
+        self.n_reported = self.session.n_passes();
+        self.perf.pass = self.session.pass_time();
         self.console.message(INFO, &report.to_string());
         if let Some(path) = &self.args.low.kv_report {
             write_file(path, format!("{:#}\n", report.to_json()).as_bytes())?;
@@ -176,11 +203,51 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn ends_with_reverse_prompt(&self, answer: &[u8]) -> bool {
-        // llama-completion widens the search by two characters, because a token may carry some that follow.
-        self.args.reverse_prompts.iter().filter(|r| !r.is_empty()).any(|r| {
-            let from = answer.len().saturating_sub(r.len() + 2);
-            answer[from..].windows(r.len()).any(|w| w == r.as_bytes())
-        })
+    /// Whether the last tokens, read or chosen, end with a reverse prompt.
+    pub(super) fn ends_with_reverse_prompt(&self) -> bool {
+        if self.args.reverse_prompts.is_empty() {
+            return false;
+        }
+        let mut text = Vec::new();
+        self.recent.iter().for_each(|&t| text.extend_from_slice(self.tokenizer.piece(t, true)));
+        // llama-completion widens the search by two bytes where nobody is asked, because a token may carry some that follow.
+        let padding = if self.is_interactive { 0 } else { 2 };
+        let found = self.args.reverse_prompts.iter().any(|r| {
+            let from = text.len().saturating_sub(r.len() + padding);
+            !r.is_empty() && text[from..].windows(r.len().max(1)).any(|w| w == r.as_bytes())
+        });
+        found || self.recent.back().is_some_and(|t| self.reverse_tokens.contains(t))
+    }
+
+    /// The tokens of a text, for `--verbose-prompt`.
+    pub(super) fn show_tokens(&mut self, prompt: &str, tokens: &[u32]) {
+        if !self.args.low.verbose_prompt {
+            return;
+        }
+        let piece = |t: &u32| String::from_utf8_lossy(self.tokenizer.piece(*t, true)).into_owned();
+        let mut lines = vec![format!("prompt: '{prompt}'"), format!("number of tokens in prompt = {}", tokens.len())];
+        lines.extend(tokens.iter().map(|t| format!("{t:6} -> '{}'", piece(t))));
+        if self.n_keep > usize::from(self.tokenizer.add_bos()) {
+            let kept: String = tokens.iter().take(self.n_keep).map(piece).collect();
+            lines.push(format!("static prompt based on n_keep: '{kept}'"));
+        }
+        lines.push(String::new());
+        lines.iter().for_each(|line| self.console.message(INFO, line));
+    }
+
+    /// Text of the token that ends an answer, for a conversation whose last answer did not come to its end.
+    pub(super) fn end_of_turn(&self) -> Option<u32> {
+        self.tokenizer.eot().or(self.tokenizer.eos())
+    }
+
+    /// Tokens per second of the last prompt, and of generation since an earlier state of its times.
+    pub(super) fn speeds(&self, eval: (Duration, usize)) -> (f64, f64) {
+        let rate = |(d, n): (Duration, usize)| n as f64 / d.as_secs_f64().max(1e-9);
+        (rate(self.perf.last_prompt), rate((self.perf.eval - eval.0, self.perf.n_eval - eval.1)))
+    }
+
+    /// Says why the generation ends before its time.
+    pub(super) fn warn_full(&mut self, why: &str) {
+        self.console.message(WARN, &format!("\n\ncontext full and {why} => stopping"));
     }
 }

@@ -1,14 +1,20 @@
-//! `gracekv-run`: a drop-in for llama-completion. Source of the behaviour: llama.cpp `tools/completion/completion.cpp`.
+//! `gracekv-run`: llama-completion in a script and llama-cli on a terminal.
 //!
-//! Text goes to standard output, everything else to standard error. Exit codes: 0, 1 for an error, 130 after Ctrl-C.
+//! Text goes to standard output, everything else to standard error. Exit codes: 0, 1 for an error, 255 for nothing to read,
+//! 130 after Ctrl-C, 128 and the number of a signal that ended the program. Source of the behaviour: llama.cpp
+//! `tools/completion/completion.cpp`, `tools/cli/cli-context.cpp`. A conversation whose input and output are a terminal
+//! looks as llama-cli's; any other run is llama-completion's.
 
+mod command;
 mod complete;
 mod converse;
 mod generate;
+mod room;
 
-use super::console::{is_closed, Console};
+use super::console::{is_closed, Console, Style};
 use super::help;
 use super::high::HighArgs;
+use super::input::{Input, Typed};
 use super::interrupt::{Interrupt, EXIT_INTERRUPTED};
 use super::low::{LowArgs, Special};
 use super::parse;
@@ -18,10 +24,10 @@ use crate::error::{Error, Result};
 use crate::ggml;
 use crate::sample::Chain;
 use crate::session::Session;
-use crate::tokenizer::chat::ChatTemplate;
 use crate::tokenizer::Tokenizer;
+use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{self, Stderr, Stdout};
+use std::io::{self, IsTerminal, Stderr, Stdout};
 
 /// Levels of messages, as llama.cpp numbers them.
 const ERROR: i32 = 1;
@@ -44,33 +50,41 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
         Some(Special::Help) => print!("{}", help::help()),
         Some(Special::Version) => eprint!("{}", help::version()),
         Some(Special::Methods) => print!("{}", help::methods()),
-        None => {
-            let mut console = Console::new(&low);
-            for warning in &low.warnings {
-                console.message(WARN, &format!("warning: {warning}"));
-            }
-            return match run(low, &mut console) {
-                Ok(()) => 0,
-                Err(Error::Interrupted) => {
-                    console.message(ERROR, "Interrupted by user");
-                    EXIT_INTERRUPTED
-                }
-                Err(Error::Io { source, .. }) if is_closed(&source) => 0,
-                Err(e) => {
-                    let text = e.to_string();
-                    console.message(
-                        ERROR,
-                        if text.starts_with("error") { text } else { format!("error: {text}") }.as_str(),
-                    );
-                    1
-                }
-            };
-        }
+        None => return run(low),
     }
     0
 }
 
-fn run(low: LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
+fn run(low: LowArgs) -> i32 {
+    let mut console = match Console::open(&low) {
+        Ok(console) => console,
+        Err(e) => {
+            eprintln!("error: {e}");
+            return 1;
+        }
+    };
+    for warning in &low.warnings {
+        console.message(WARN, &format!("warning: {warning}"));
+    }
+    let mut interrupt = None;
+    let result = load_and_run(low, &mut console, &mut interrupt);
+    let ending = interrupt.and_then(|i: Interrupt| i.ending());
+    match result {
+        Ok(code) => ending.unwrap_or(code),
+        Err(Error::Interrupted) => {
+            console.message(ERROR, "Interrupted by user");
+            ending.unwrap_or(EXIT_INTERRUPTED)
+        }
+        Err(Error::Io { source, .. }) if is_closed(&source) => 0,
+        Err(e) => {
+            let text = e.to_string();
+            console.message(ERROR, if text.starts_with("error") { text } else { format!("error: {text}") }.as_str());
+            1
+        }
+    }
+}
+
+fn load_and_run(low: LowArgs, console: &mut Console<Stdout, Stderr>, interrupt: &mut Option<Interrupt>) -> Result<i32> {
     let n_warned = low.warnings.len();
     let args = HighArgs::new(low)?;
     for warning in &args.low.warnings[n_warned..] {
@@ -95,7 +109,8 @@ fn run(low: LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
     }
     perf.loaded();
     describe(&args, &loaded, &session, console);
-    Runner::new(&args, &loaded, session, console, perf)?.run()
+    let signals = interrupt.insert(Interrupt::install()?).clone();
+    Runner::new(&args, &loaded, session, console, perf, signals)?.run(&loaded)
 }
 
 /// What was loaded, for `-lv 4` and for the log.
@@ -127,13 +142,6 @@ fn describe(args: &HighArgs, loaded: &Loaded, session: &Session, console: &mut C
             o.ty_v
         ),
     );
-    console.message(
-        INFO,
-        &format!(
-            "generate: n_ctx = {}, n_batch = {}, n_predict = {}, n_keep = 0",
-            o.n_ctx, args.low.n_batch, args.low.n_predict
-        ),
-    );
 }
 
 struct Runner<'a> {
@@ -141,13 +149,21 @@ struct Runner<'a> {
     tokenizer: &'a Tokenizer,
     session: Session,
     console: &'a mut Console<Stdout, Stderr>,
+    input: Option<Input>,
     chain: Chain,
+    /// The last tokens that were read or chosen, for reverse prompts.
+    recent: VecDeque<u32>,
+    /// Reverse prompts that are one token.
+    reverse_tokens: Vec<u32>,
     interrupt: Interrupt,
     perf: Perf,
-    template: Option<ChatTemplate>,
     /// The token with which the last answer ended, not in the cache yet.
     pending: Option<u32>,
-    is_reported: bool,
+    /// Whether the user is asked where an answer ends.
+    is_interactive: bool,
+    /// Tokens that a context shift keeps.
+    n_keep: usize,
+    n_reported: usize,
 }
 
 impl<'a> Runner<'a> {
@@ -157,35 +173,44 @@ impl<'a> Runner<'a> {
         session: Session,
         console: &'a mut Console<Stdout, Stderr>,
         perf: Perf,
+        interrupt: Interrupt,
     ) -> Result<Self> {
         let tokenizer = &loaded.tokenizer;
         let mut params = args.low.sample.clone();
         if args.low.ignore_eos {
             params.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
         }
-        let chain = Chain::new(&params)?;
-        console.message(INFO, &format!("sampler seed: {}", chain.seed()));
-        console.message(INFO, &format!("sampler chain: logits -> {}", chain.names().join(" -> ")));
-        let template = converse::template(args, loaded, console)?;
+        let reverse = args.reverse_prompts.iter().map(|r| tokenizer.encode(r, false, true));
+        let reverse_tokens = reverse.collect::<Result<Vec<_>>>()?.into_iter().filter(|ids| ids.len() == 1).flatten();
         Ok(Runner {
             args,
             tokenizer,
             session,
             console,
-            chain,
-            interrupt: Interrupt::install()?,
+            input: None,
+            chain: Chain::new(&params)?,
+            recent: VecDeque::new(),
+            reverse_tokens: reverse_tokens.collect(),
+            interrupt,
             perf,
-            template,
             pending: None,
-            is_reported: false,
+            is_interactive: false,
+            n_keep: 0,
+            n_reported: 0,
         })
     }
 
-    fn run(mut self) -> Result<()> {
-        match self.template.take() {
-            Some(template) => self.converse(&template)?,
-            None => self.complete()?,
-        }
+    fn run(mut self, loaded: &Loaded) -> Result<i32> {
+        let result = match converse::mode(self.args, loaded, self.console)? {
+            converse::Mode::Template(template) => self.converse(&template),
+            converse::Mode::Plain { is_conversation } => self.complete(is_conversation),
+        };
+        let code = match result {
+            Ok(0) => Ok(0),
+            // The times of what was done until then belong to the run, as in llama.cpp.
+            Err(Error::Interrupted) => Err(Error::Interrupted),
+            other => return other,
+        };
         self.session_report()?;
         out(self.console.write(b"\n\n"))?;
         out(self.console.finish())?;
@@ -193,7 +218,51 @@ impl<'a> Runner<'a> {
             let lines = self.perf.lines(self.session.engine.n_reused);
             self.console.message(INFO, &lines);
         }
-        Ok(())
+        code
+    }
+
+    /// The lines about sampling and sizes, once the length of the prompt is known.
+    fn announce(&mut self, n_prompt: usize) {
+        let low = &self.args.low;
+        self.n_keep = match usize::try_from(low.n_keep) {
+            Ok(n) if n <= n_prompt => n + usize::from(self.tokenizer.add_bos()),
+            _ => n_prompt,
+        };
+        self.console.message(INFO, &format!("sampler seed: {}", self.chain.seed()));
+        self.console.message(INFO, &format!("sampler chain: logits -> {}", self.chain.names().join(" -> ")));
+        let n_ctx = self.session.engine.options().n_ctx;
+        self.console.message(
+            INFO,
+            &format!(
+                "generate: n_ctx = {n_ctx}, n_batch = {}, n_predict = {}, n_keep = {}",
+                low.n_batch, low.n_predict, self.n_keep
+            ),
+        );
+    }
+
+    /// What the user types next; `prompt` is written in front of it.
+    fn ask(&mut self, prompt: &str) -> Result<Typed> {
+        let low = &self.args.low;
+        let (is_in, is_out) = (io::stdin().is_terminal(), io::stdout().is_terminal());
+        let is_edited = is_in && is_out && !low.simple_io;
+        let input = self.input.get_or_insert_with(|| if is_edited { Input::edited() } else { Input::plain() });
+        let (above, line) = prompt.split_at(prompt.rfind('\n').map_or(0, |at| at + 1));
+        match (is_in, is_out) {
+            // The text goes to a file, the question to who is asked.
+            (true, false) => eprint!("{prompt}"),
+            // The editor writes the line that it edits.
+            _ => out(self.console.write(if is_edited { above } else { prompt }.as_bytes()))?,
+        }
+        out(self.console.style(Style::Input))?;
+        let typed = input.turn(line, low.multiline_input, &self.interrupt);
+        out(self.console.style(Style::Plain))?;
+        self.console.new_line(is_in && is_out);
+        typed
+    }
+
+    /// Whether people are at both ends, who know llama-cli.
+    fn is_for_people(&self) -> bool {
+        io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 }
 
