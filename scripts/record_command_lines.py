@@ -4,7 +4,9 @@
     scripts/record_command_lines.py --program llama.cpp/build/bin/llama-completion --models models
 
 The file holds both the command lines and what was recorded, so a new case is added by writing its `args` (and `stdin`,
-`files`, `model`) and running this script; `only_here` and `only_there` with their reasons are written by hand and kept.
+`files`, `model`) and running this script. `here` is written by hand and kept: what gracekv-run does otherwise (`stdout`, `echo`,
+`exit`, recorded lines that are `missing`, or `text` "other" where the generated text is not compared), and the `reason`.
+`echo` is what stands before the generated text, which is compared on every machine; the text itself only on one like this.
 In `args`, {model} is the model's path and {name} the path of the file `name`. Of standard error the lines are kept that
 begin with one of LINES, without time, level and function; numbers that change from run to run become #.
 """
@@ -47,6 +49,20 @@ def lines_of(stderr, seed_is_given):
     return kept
 
 
+def echo_of(case):
+    """The part of standard output before the generated text."""
+    out, args = case["stdout"], case["args"]
+    prompt = args[args.index("-p") + 1] if "-p" in args else ""
+    for flag in ("-f", "-bf"):
+        prompt = case["files"]["prompt"] if flag in args and "files" in case else prompt
+    unescaped = re.sub(r"\\(x[0-9a-f]{2}|.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], chr(int(m[1][1:], 16)) if m[1][0] == "x" else m[1]), prompt)
+    for text in (unescaped, unescaped.removesuffix("\n"), prompt):
+        if text and out.startswith(text):
+            return text
+    before, mark, _ = out.partition("assistant\n")
+    return before + mark if mark else ""
+
+
 def record(case, program, models, folder):
     paths = {"model": models / case.get("model", "SmolLM2-135M-Instruct.Q4_1.gguf")}
     for name, text in case.get("files", {}).items():
@@ -61,6 +77,7 @@ def record(case, program, models, folder):
     for name, path in paths.items():
         found = [line.replace(str(path), "{" + name + "}") for line in found]
     case["stderr"] = found
+    case["echo"] = echo_of(case)
 
 
 def main():

@@ -119,6 +119,10 @@ impl Source for EngineSource<'_> {
         self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.read_values(il, g, first, out)
     }
 
+    fn earlier(&self, il: usize, g: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+        self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.earlier(il, g)
+    }
+
     fn output_weight(&self, il: usize, h: usize) -> Result<Vec<f32>> {
         let model = self.engine.read().unwrap_or_else(|p| p.into_inner()).model().clone();
         let mut last = self.wo.lock().unwrap_or_else(|p| p.into_inner());
@@ -165,7 +169,9 @@ impl Source for EngineSource<'_> {
 
 /// What prefill and lookahead left for the pass, which uses it up.
 pub struct Material<'a> {
-    /// The prompt that the cache holds from position 0 on.
+    /// Position of the first token that is compressed; earlier passes have covered those before it.
+    pub first: usize,
+    /// The tokens that are compressed.
     pub prompt: &'a [u32],
     /// Queries tapped while the prompt was read; the last `n_window_query` of them are the window.
     pub prompt_record: Recorded,
@@ -258,11 +264,15 @@ pub fn run(
     room: usize,
 ) -> Result<Report> {
     let start = Instant::now();
-    let Material { prompt, mut prompt_record, lookahead_record } = material;
+    let Material { first, prompt, mut prompt_record, mut lookahead_record } = material;
+    for pos in prompt_record.pos.iter_mut().chain(&mut lookahead_record.pos) {
+        *pos -= first as u32;
+    }
     let (n_tokens, hp) = (prompt.len(), engine.model().hp.clone());
     let layers = hp.global_layers();
     let ratio = options.ratio(n_tokens);
-    let budget = Budget::of_ratio(ratio, layers.len() * hp.n_head_kv, n_tokens, options.n_sink, options.n_window)?;
+    let n_sink = if first == 0 { options.n_sink } else { 0 };
+    let budget = Budget::of_ratio(ratio, layers.len() * hp.n_head_kv, n_tokens, n_sink, options.n_window)?;
     let needs = method.needs();
     let n_lookahead = lookahead_record.pos.len();
     let hidden = Hidden { layers: std::mem::take(&mut prompt_record.hidden), n_proj: N_PROJ };
@@ -300,7 +310,7 @@ pub fn run(
         for plan in &plans {
             reports.push(LayerReport::of(plan));
             engine.drop_graph();
-            engine.cache.rewrite(plan, n_tokens, room, buft)?;
+            engine.cache.rewrite(plan, first, first + n_tokens, room, buft)?;
         }
         times.rewrite += at.elapsed();
     }
@@ -310,6 +320,7 @@ pub fn run(
     Ok(Report {
         method: method.name.clone(),
         ratio,
+        first,
         n_tokens,
         n_lookahead,
         n_entries_before: layers.len() * hp.n_head_kv * n_tokens,

@@ -53,7 +53,9 @@ pub struct Report {
     pub method: String,
     /// The ratio asked for.
     pub ratio: f64,
-    /// Tokens of the prompt.
+    /// Position of the first token that was compressed; earlier passes have covered those before it.
+    pub first: usize,
+    /// Tokens that were compressed.
     pub n_tokens: usize,
     /// Tokens decoded from the full cache whose queries served as probes.
     pub n_lookahead: usize,
@@ -106,6 +108,7 @@ impl Report {
                 "method": self.method,
                 "ratio_requested": self.ratio,
                 "ratio_achieved": self.achieved_ratio(),
+                "first": self.first,
                 "n_tokens": self.n_tokens,
                 "n_lookahead": self.n_lookahead,
                 "n_layer": self.n_layer,
@@ -134,7 +137,7 @@ impl fmt::Display for Report {
         let ms = |d: Duration| d.as_secs_f64() * 1e3;
         writeln!(
             f,
-            "gracekv: entries {} -> {} ({:.2}x, {:.2}x asked) in {} of {} layers, method {}, {} tokens, {} lookahead",
+            "gracekv: entries {} -> {} ({:.2}x, {:.2}x asked) in {} of {} layers, method {}, {} tokens{}, {} lookahead",
             self.n_entries_before,
             self.n_entries_after(),
             self.achieved_ratio(),
@@ -143,6 +146,7 @@ impl fmt::Display for Report {
             self.n_layer,
             self.method,
             self.n_tokens,
+            if self.first > 0 { format!(" from position {}", self.first) } else { String::new() },
             self.n_lookahead
         )?;
         let counters: Vec<String> = self.counters.iter().map(|(k, v)| format!("{k} {v}")).collect();

@@ -1,9 +1,17 @@
 //! The whole story: prompt -> prefill -> lookahead -> pass -> tokens one by one. Everything else exists to keep this file short.
 //!
-//! The first tokens of an answer are decoded from the full cache: their queries show what the answer reads,
-//! and they are kept as its beginning, so nothing is paid twice.
+//! The first tokens of an answer are decoded from the full cache: their queries show what the answer reads, and they are kept
+//! as its beginning, so nothing is paid twice. Later passes work on what came since the last one:
+//! 1. a later turn of at least [`PassOptions::n_min_tokens`] tokens is compressed as the first prompt is, after its lookahead,
+//!    together with all that came since the last pass; a shorter one stays exact;
+//! 2. after `decode_interval` tokens since the last pass, and when the context is full, what came since is compressed except
+//!    the last [`PassOptions::n_lookahead`] tokens, which are read again with those before them: their queries are the probes.
+//!
+//! Entries of earlier passes are never merged again; they count as what a probe reads besides ([`crate::cache::view::Source::earlier`]).
+//! Every pass keeps the ratio for its own tokens. After a pass, positions may go beyond the context up to the length that the
+//! model was trained with, while the entries fill no more memory than a dense cache of the context.
 
-use crate::compress::Named;
+use crate::compress::{Named, Needs};
 use crate::engine::{Engine, Recorded, Taps, Want};
 use crate::error::Result;
 use crate::pass::{self, Material, PassOptions};
@@ -20,6 +28,7 @@ pub struct Session {
     compress: Option<(Named, PassOptions)>,
     /// The tokens in the cache, by position.
     tokens: Vec<u32>,
+    /// The tokens that the next pass compresses: from the end of the last one to here.
     n_prompt: usize,
     prompt_record: Recorded,
     lookahead_record: Recorded,
@@ -29,6 +38,8 @@ pub struct Session {
     pub report: Option<Report>,
     /// Tokens that are expected to follow the pass; the pools get room for them.
     pub n_predict: Option<usize>,
+    /// Tokens since the last pass after which they are compressed; 0 = only when the context is full.
+    pub decode_interval: usize,
     n_passes: usize,
     pass_time: Duration,
     n_dropped: usize,
@@ -42,7 +53,7 @@ enum State {
 }
 
 impl Session {
-    /// A session that compresses its first prompt with `method`, or never.
+    /// A session that compresses what it reads with this method, or never.
     pub fn new(engine: Engine, compress: Option<(Named, PassOptions)>) -> Session {
         Session {
             engine,
@@ -55,6 +66,7 @@ impl Session {
             state: State::Empty,
             report: None,
             n_predict: None,
+            decode_interval: 0,
             n_passes: 0,
             pass_time: Duration::ZERO,
             n_dropped: 0,
@@ -70,21 +82,25 @@ impl Session {
         if self.state == State::Lookahead {
             self.compress_now()?;
         }
-        let first = self.state == State::Empty;
-        self.tokens.truncate(self.engine.cache.n_past());
+        let (n_past, is_first) = (self.engine.cache.n_past(), self.state == State::Empty);
+        self.tokens.truncate(n_past);
         self.tokens.extend(tokens);
         let needs = match &self.compress {
-            Some((method, options)) if first && options.applies(tokens.len()) => Some(method.needs()),
+            Some((method, options)) if options.applies(tokens.len()) && (is_first || !options.force) => {
+                Some(method.needs()).filter(|needs| is_first || is_of_queries(needs))
+            }
             _ => None,
         };
         self.state = State::Done;
+        self.make_room(tokens.len())?;
         let Some(needs) = needs else {
-            self.make_room(tokens.len())?;
             return read(&mut self.engine, tokens, &Taps::default(), &mut Recorded::default(), &mut on_progress);
         };
-        let taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
-        self.n_prompt = tokens.len();
+        let mut taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
+        taps.queries.iter_mut().for_each(|pos| *pos += n_past as u32);
+        self.n_prompt = self.tokens.len();
         let logits = read(&mut self.engine, tokens, &taps, &mut self.prompt_record, &mut on_progress)?;
+        self.lookahead.clear();
         self.state = State::Lookahead;
         if !needs.lookahead || self.n_lookahead() == 0 {
             self.compress_now()?;
@@ -99,9 +115,13 @@ impl Session {
     pub fn step(&mut self, token: u32) -> Result<Vec<f32>> {
         self.tokens.truncate(self.engine.cache.n_past());
         self.tokens.push(token);
+        self.make_room(1)?;
         if self.state != State::Lookahead {
-            self.make_room(1)?;
-            return self.engine.decode_last(&[token], &Taps::default(), &mut Recorded::default());
+            let logits = self.engine.decode_last(&[token], &Taps::default(), &mut Recorded::default())?;
+            if self.decode_interval > 0 && self.n_compressible() >= self.decode_interval {
+                self.compress_further()?;
+            }
+            return Ok(logits);
         }
         let taps = Taps { queries: vec![self.engine.cache.n_past() as u32], ..Taps::default() };
         let logits = self.engine.decode_last(&[token], &taps, &mut self.lookahead_record)?;
@@ -119,7 +139,7 @@ impl Session {
 
     /// Tokens that may still be decoded.
     pub fn n_left(&self) -> usize {
-        self.engine.options().n_ctx - self.engine.cache.n_past()
+        self.engine.cache.n_left(self.engine.model().hp.n_ctx_train)
     }
 
     /// Passes that have run.
@@ -151,9 +171,12 @@ impl Session {
     /// When a pass has merged later ones, or a sliding window has lost what was before them; nothing has changed then.
     pub fn take_back(&mut self, n_past: usize) -> Result<()> {
         self.engine.cache.truncate(n_past)?;
-        if self.state == State::Lookahead {
-            self.lookahead.clear();
-            self.lookahead_record = Recorded::default();
+        self.lookahead.clear();
+        self.lookahead_record = Recorded::default();
+        if self.state == State::Lookahead && n_past < self.n_prompt {
+            // The pass was to compress what is no longer there.
+            self.prompt_record = Recorded::default();
+            self.state = State::Done;
         }
         Ok(())
     }
@@ -189,19 +212,65 @@ impl Session {
         let Some((method, options)) = self.compress.as_ref().filter(|_| self.state == State::Lookahead) else {
             return Ok(());
         };
+        let first = self.engine.cache.n_prompt();
         let material = Material {
-            prompt: &self.tokens[..self.n_prompt],
+            first,
+            prompt: &self.tokens[first..self.n_prompt],
             prompt_record: std::mem::take(&mut self.prompt_record),
             lookahead_record: std::mem::take(&mut self.lookahead_record),
         };
-        let left = self.engine.options().n_ctx - self.engine.cache.n_past();
+        let left = self.n_left();
         let room = self.n_predict.unwrap_or(ROOM).min(left);
-        let report = pass::run(&mut self.engine, method, options, material, room)?;
+        let report = pass::run(&mut self.engine, method, options, material, room);
+        self.state = State::Done;
+        if report.is_err() && first > 0 {
+            // Some layers may hold what others do not: nothing may go on from that.
+            self.clear()?;
+        }
+        let report = report?;
         self.n_passes += 1;
         self.pass_time += report.total;
         self.report = Some(report);
-        self.state = State::Done;
         Ok(())
+    }
+
+    /// Runs a pass on what came since the last one, except the last tokens, whose queries serve as probes; one that is still to
+    /// come is run instead. False when there is nothing to compress, or the method needs what only reading the whole shows.
+    ///
+    /// # Errors
+    /// As [`pass::run`].
+    pub fn compress_further(&mut self) -> Result<bool> {
+        if self.state == State::Lookahead {
+            return self.compress_now().map(|()| true);
+        }
+        let first = self.engine.cache.n_prompt();
+        let n_tokens = self.n_compressible();
+        let needs = match &self.compress {
+            Some((method, options)) if n_tokens > 0 && options.applies(n_tokens) => method.needs(),
+            _ => return Ok(false),
+        };
+        let (end, n_past) = (first + n_tokens, self.engine.cache.n_past());
+        let window = first.max(end.saturating_sub(needs.n_window_query));
+        if !is_of_queries(&needs) || self.engine.cache.truncate(window).is_err() {
+            return Ok(false);
+        }
+        let taps = |from: usize, to: usize| Taps { queries: (from as u32..to as u32).collect(), ..Taps::default() };
+        let (before, after) = (&self.tokens[window..end], &self.tokens[end..n_past]);
+        self.engine.decode(before, Want::Nothing, &taps(window, end), &mut self.prompt_record, |_, _| Ok(()))?;
+        self.engine.decode(after, Want::Nothing, &taps(end, n_past), &mut self.lookahead_record, |_, _| Ok(()))?;
+        self.n_prompt = end;
+        self.state = State::Lookahead;
+        self.compress_now().map(|()| true)
+    }
+
+    /// Tokens since the last pass that another one could compress.
+    fn n_compressible(&self) -> usize {
+        let n_exact = self.engine.cache.n_past() - self.engine.cache.n_prompt();
+        match &self.compress {
+            Some((method, _)) if method.needs().lookahead => n_exact.saturating_sub(self.n_lookahead()),
+            Some(_) => n_exact,
+            None => 0,
+        }
     }
 
     /// Runs the pass and throws the lookahead away: the next token follows the prompt. Gives back the discarded tokens.
@@ -221,14 +290,21 @@ impl Session {
 
     fn make_room(&mut self, n: usize) -> Result<()> {
         let cache = &self.engine.cache;
-        if cache.is_compressed() && cache.room() < n && cache.n_past() + n <= self.engine.options().n_ctx {
-            let left = self.engine.options().n_ctx - cache.n_past();
-            let buft = self.engine.cache_buffer_type();
-            self.engine.drop_graph();
-            self.engine.cache.grow(n.max(ROOM).min(left), buft)?;
+        if cache.is_compressed() && cache.room() < n {
+            let left = self.n_left();
+            if n <= left {
+                let buft = self.engine.cache_buffer_type();
+                self.engine.drop_graph();
+                self.engine.cache.grow(n.max(ROOM).min(left), buft)?;
+            }
         }
         Ok(())
     }
+}
+
+/// Whether the queries of some tokens are all that a method needs, so that a later pass can be given it.
+fn is_of_queries(needs: &Needs) -> bool {
+    !(needs.attention_mass || needs.hidden || needs.surprisal)
 }
 
 /// Decodes tokens, reporting progress; gives the logits of the last one.

@@ -181,13 +181,33 @@ impl KvCache {
         self.layers.iter().map(|l| l.bytes()).sum()
     }
 
-    /// Tokens that still fit before [`KvCache::n_past`] reaches the context or a pool is full.
+    /// Tokens that fit what is allocated: the context, or after a pass the pools.
     pub fn room(&self) -> usize {
         let pool = self.layers.iter().filter_map(|l| match &l.layout {
             Layout::Pool(heads) => heads.iter().map(|h| h.capacity - h.n_entries - self.n_since()).min(),
             _ => None,
         });
-        pool.chain([self.options.n_ctx - self.n_past]).min().unwrap_or(0)
+        let context = (!self.is_compressed()).then(|| self.options.n_ctx - self.n_past);
+        pool.chain(context).min().unwrap_or(0)
+    }
+
+    /// Tokens that may follow at all: their entries fill no more memory than a dense cache of this context, and no position
+    /// reaches `n_pos_max`, which may be beyond the context once a pass has run.
+    pub fn n_left(&self, n_pos_max: usize) -> usize {
+        let heads = self.layers.iter().filter_map(|l| match &l.layout {
+            Layout::Pool(heads) => Some(heads),
+            _ => None,
+        });
+        let n_entries: Vec<usize> = heads.flatten().map(|h| h.n_entries).collect();
+        // A ring that holds the whole context has no room for more than that.
+        let is_held =
+            self.layers.iter().any(|l| l.layout == Layout::Ring) && self.n_ring() < self.n_swa + self.options.n_ubatch;
+        if n_entries.is_empty() || is_held {
+            return self.options.n_ctx - self.n_past;
+        }
+        let mean = n_entries.iter().sum::<usize>().div_ceil(n_entries.len()) + self.n_since();
+        let n_pos_max = n_pos_max.max(self.options.n_ctx);
+        self.options.n_ctx.saturating_sub(mean).min(n_pos_max.saturating_sub(self.n_past))
     }
 
     /// Tokens that a pass has covered.

@@ -1,4 +1,4 @@
-//! Carrying out a plan: a dense layer becomes a pool of its chosen entries, in a buffer of its size, and the old one is freed.
+//! Carrying out a plan: a layer becomes a pool of its chosen entries, in a buffer of its size, and the old one is freed.
 //!
 //! One layer at a time, so that memory never exceeds the full cache and one layer's pool. Entries go straight to the new
 //! buffer: moving them to the front of the old one first would only add a copy. Bytes of exact tokens are copied as they are.
@@ -9,29 +9,45 @@ use crate::error::{Error, Result};
 use crate::ggml::{BufferType, Tensor};
 
 impl KvCache {
-    /// Replaces dense layer `plan.il` by its plan; tokens from `n_prompt` to `n_past` follow exactly, with room for `room` more.
+    /// Replaces the tokens from position `first` to `n_prompt` of layer `plan.il` by its plan. Entries of earlier passes, which
+    /// stand for the tokens before `first`, stay; later tokens follow exactly, with room for `room` more.
     ///
     /// # Errors
     /// When the plan refers to what does not exist, or the memory cannot be had; the layer is then unchanged.
-    pub fn rewrite(&mut self, plan: &LayerPlan, n_prompt: usize, room: usize, buft: BufferType) -> Result<()> {
+    pub fn rewrite(
+        &mut self,
+        plan: &LayerPlan,
+        first: usize,
+        n_prompt: usize,
+        room: usize,
+        buft: BufferType,
+    ) -> Result<()> {
         let layer = &self.layers[plan.il];
-        if layer.layout != Layout::Dense || plan.heads.len() != self.n_head_kv || n_prompt > self.n_past {
+        // First row of each head and how many entries it keeps.
+        let old: Vec<(usize, usize)> = match &layer.layout {
+            Layout::Dense if first == 0 => (0..self.n_head_kv).map(|g| (g * self.options.n_ctx, 0)).collect(),
+            Layout::Pool(heads) => heads.iter().map(|h| (h.row, h.n_entries)).collect(),
+            _ => Vec::new(),
+        };
+        if old.len() != plan.heads.len() || old.is_empty() || n_prompt > self.n_past || n_prompt < first {
             return Err(Error::shape(
                 format!("plan of layer {}", plan.il),
-                format!("a dense layer and {} heads", self.n_head_kv),
+                format!("a layer without a sliding window and {} heads", self.n_head_kv),
                 format!("{} heads", plan.heads.len()),
             ));
         }
         for head in &plan.heads {
-            head.check(n_prompt, self.head_dim_k, self.head_dim_v)?;
+            head.check(n_prompt - first, self.head_dim_k, self.head_dim_v)?;
         }
         let n_since = self.n_past - n_prompt;
         let mut row = 0;
         let heads: Vec<PoolHead> = plan
             .heads
             .iter()
-            .map(|h| {
-                let head = PoolHead { row, n_entries: h.entries.len(), capacity: h.entries.len() + n_since + room };
+            .zip(&old)
+            .map(|(h, (_, n_kept))| {
+                let n_entries = n_kept + h.entries.len();
+                let head = PoolHead { row, n_entries, capacity: n_entries + n_since + room };
                 row += head.capacity;
                 head
             })
@@ -39,14 +55,17 @@ impl KvCache {
         let mut new = self.new_layer(plan.il, row, Layout::Pool(heads.clone()), buft)?;
         let keys = |h: &HeadPlan| h.entries.iter().map(|e| e.key).collect::<Vec<_>>();
         let values = |h: &HeadPlan| h.entries.iter().map(|e| e.value).collect::<Vec<_>>();
-        let job = Move { heads: &heads, n_ctx: self.options.n_ctx, n_prompt, n_since };
+        let job = Move { old: &old, heads: &heads, n_tokens: n_prompt - first, n_since };
         job.run(&layer.k, &new.k, plan.heads.iter().map(|h| (keys(h), &h.new_keys[..])))?;
         job.run(&layer.v, &new.v, plan.heads.iter().map(|h| (values(h), &h.new_values[..])))?;
-        if plan.heads.iter().flat_map(|h| &h.entries).any(|e| e.bias != 0.0) {
+        if !layer.bias.is_empty() || plan.heads.iter().flat_map(|h| &h.entries).any(|e| e.bias != 0.0) {
             new.bias = vec![0.0; row];
-            for (place, head) in heads.iter().zip(&plan.heads) {
-                for (b, e) in new.bias[place.row..].iter_mut().zip(&head.entries) {
-                    *b = e.bias;
+            for ((place, head), &(from, n_kept)) in heads.iter().zip(&plan.heads).zip(&old) {
+                let kept = layer.bias.get(from..from + n_kept).unwrap_or(&[]).iter().copied();
+                // Without biases so far those that stay are 0.
+                let kept = kept.chain(std::iter::repeat(0.0)).take(n_kept);
+                for (b, e) in new.bias[place.row..].iter_mut().zip(kept.chain(head.entries.iter().map(|e| e.bias))) {
+                    *b = e;
                 }
             }
             new.spans.set_bias(new.bias.clone());
@@ -100,9 +119,11 @@ impl KvCache {
 
 /// Where the rows of a layer come from and go to.
 struct Move<'a> {
+    /// First row of each head and how many of its entries stay.
+    old: &'a [(usize, usize)],
     heads: &'a [PoolHead],
-    n_ctx: usize,
-    n_prompt: usize,
+    /// Tokens that the plan replaces.
+    n_tokens: usize,
     n_since: usize,
 }
 
@@ -113,22 +134,24 @@ impl Move<'_> {
         let stride = from.ty().row_size(dim);
         let mut old = Vec::new();
         for (g, (rows, new)) in plans.enumerate() {
-            let n_used = self.n_prompt + self.n_since;
-            old.resize(n_used * stride, 0);
-            from.read(g * self.n_ctx * stride, &mut old)?;
+            let (first, n_kept) = self.old[g];
+            let n_replaced = n_kept + self.n_tokens;
+            old.resize((n_replaced + self.n_since) * stride, 0);
+            from.read(first * stride, &mut old)?;
             let mut converted = vec![0u8; new.len() / dim * stride];
             if !new.is_empty() && !from.ty().from_f32(new, dim, &mut converted) {
                 return Err(Error::unsupported("KV cache type for new entries", from.ty().name()));
             }
-            let mut out = Vec::with_capacity((rows.len() + self.n_since) * stride);
+            let mut out = Vec::with_capacity((n_kept + rows.len() + self.n_since) * stride);
+            out.extend_from_slice(&old[..n_kept * stride]);
             for row in rows {
                 let (source, r) = match row {
-                    Row::Token(t) => (&old, t as usize),
+                    Row::Token(t) => (&old, n_kept + t as usize),
                     Row::New(r) => (&converted, r as usize),
                 };
                 out.extend_from_slice(&source[r * stride..(r + 1) * stride]);
             }
-            out.extend_from_slice(&old[self.n_prompt * stride..n_used * stride]);
+            out.extend_from_slice(&old[n_replaced * stride..]);
             to.write(self.heads[g].row * stride, &out)?;
         }
         Ok(())

@@ -23,6 +23,16 @@ pub trait Source: Sync {
     /// When the backend cannot be read.
     fn values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()>;
 
+    /// Keys, as cached, and biases of the entries of a head that stand before the view's tokens: what earlier passes left.
+    ///
+    /// Shapes: `{head_dim_k, n}`, `{n}`.
+    ///
+    /// # Errors
+    /// When the backend cannot be read.
+    fn earlier(&self, _il: usize, _g: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+        Ok(Default::default())
+    }
+
     /// The slice of the attention output matrix that query head `h` of layer `il` feeds.
     ///
     /// Shapes: `{n_embd, head_dim_v}` (column `d` is what one unit of output component `d` adds to the residual stream).
@@ -97,7 +107,8 @@ pub struct View<'a> {
     pub head_dim_k: usize,
     /// Length of a value.
     pub head_dim_v: usize,
-    /// Tokens of the prompt that are in the cache; entry `t` of every head is the token at position `t`.
+    /// Tokens to be compressed; entry `t` of every head is the token at position `t`, counted from the first of them. Positions
+    /// of probes count from there, too: a rotation of both by the same angle changes no product.
     pub n_tokens: usize,
     /// Factor on `q.k` before the softmax (1/sqrt(d) in most models).
     pub kq_scale: f32,

@@ -91,7 +91,7 @@ pub fn method_name(name: &str, variant: Variant) -> Result<String> {
 fn adjust(low: &mut LowArgs) {
     let mut warn = |text: &str| low.warnings.push(text.to_string());
     if low.n_ctx != 0 && low.n_ctx < MIN_CTX {
-        warn("minimum context size is 8, using minimum size");
+        warn("minimum context size is 8, using minimum size.");
         low.n_ctx = MIN_CTX;
     }
     if low.n_gpu_layers != 0 && low.given.contains("gpu-layers") {

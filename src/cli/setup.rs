@@ -66,6 +66,7 @@ pub fn session(args: &HighArgs, model: &Arc<Model>, notice: &mut dyn FnMut(Strin
     let options = engine_options(args, n_ctx)?;
     let engine = Engine::new(model.clone(), options)?;
     let mut session = Session::new(engine, compression(args)?);
+    session.decode_interval = low.kv_decode_interval;
     session.n_predict = usize::try_from(low.n_predict).ok();
     Ok(session)
 }

@@ -219,7 +219,7 @@ impl Prefilled {
         // A method sees what it would see if it ran alone.
         let prompt_record = self.record.at(&taps);
         let lookahead_record = if needs.lookahead { self.lookahead_record.clone() } else { Recorded::default() };
-        let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
+        let material = Material { first: 0, prompt: &self.prompt, prompt_record, lookahead_record };
         let options = PassOptions { target: Target::Ratio(case.ratio), ..setting.pass.clone() };
         let report = pass::run(engine, &case.method, &options, material, room)?;
         engine.cache.truncate(self.prompt.len())?;

@@ -332,6 +332,9 @@ fn a_full_context_is_an_error_after_the_pass_too() {
     let model = tiny::model("llama");
     let mut session = session(support::engine(&model, 310, 1), Some(("topk", ratio(4.0))));
     generate(&mut session, &tokens(&model, N_PROMPT, 1), 10);
+    // As many entries as a dense cache of the context would hold.
+    let n = (N_PROMPT / 4 + 10..310).take_while(|_| session.step(5).is_ok()).count();
+    assert_eq!(n, 310 - N_PROMPT / 4 - 10);
     let e = session.step(5).unwrap_err();
     assert_eq!(e.to_string(), "1 tokens do not fit: 0 of the context of 310 are left");
 }

@@ -145,7 +145,7 @@ impl<'a> Bench<'a> {
         let room = self.options.n_gen.iter().copied().max().unwrap_or(0);
         let options = PassOptions { target: Target::Ratio(ratio), ..PassOptions::default() };
         let [prompt_record, lookahead_record] = self.records.clone();
-        let material = Material { prompt: &self.prompt, prompt_record, lookahead_record };
+        let material = Material { first: 0, prompt: &self.prompt, prompt_record, lookahead_record };
         let report = pass::run(&mut self.engine, &self.method, &options, material, room)?;
         Ok(Some(Compressed { pass: report.total }))
     }

@@ -41,7 +41,8 @@ pub(super) fn mode(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdou
         return Ok(Mode::Plain { is_conversation: true });
     }
     let has_prompt = args.prompt.as_ref().is_some_and(|p| !p.is_empty());
-    if has_prompt && args.system_prompt.is_none() && !low.single_turn {
+    let is_for_people = io::stdin().is_terminal() && io::stdout().is_terminal();
+    if has_prompt && args.system_prompt.is_none() && !is_for_people {
         console.message(WARN, "*** User-specified prompt will pre-start conversation, did you mean to set --system-prompt (-sys) instead?");
     }
     setup::chat_template(args, loaded, console).map(Mode::Template)
@@ -54,6 +55,7 @@ struct Talk<'t> {
     /// Files that wait for a message.
     files: String,
     begin: Option<Begin>,
+    is_announced: bool,
     transcript: Option<File>,
 }
 
@@ -84,14 +86,24 @@ impl Runner<'_> {
     /// Turns of a user and answers. Gives the exit status.
     pub(super) fn converse(&mut self, template: &ChatTemplate) -> Result<i32> {
         let low = &self.args.low;
-        let transcript = low.output.as_deref().map(|p| File::create(p).map_err(|e| Error::io(p, e))).transpose()?;
-        let mut talk = Talk { template, past: Vec::new(), files: String::new(), begin: None, transcript };
-        self.begin_again(&mut talk)?;
         let mut first = self.args.prompt.clone().filter(|p| !p.is_empty());
+        let transcript = low.output.as_deref().map(|p| File::create(p).map_err(|e| Error::io(p, e))).transpose()?;
+        let mut talk = Talk {
+            template,
+            past: Vec::new(),
+            files: String::new(),
+            begin: None,
+            is_announced: first.is_none(),
+            transcript,
+        };
+        self.begin_again(&mut talk)?;
         // Without a terminal nobody goes on after a prompt on the command line, unless -cnv says that turns will come.
         let is_alone = !io::stdin().is_terminal() && low.conversation.is_none();
         let mut is_single = first.is_some() && (low.single_turn || is_alone);
         self.is_interactive = !is_single;
+        if first.is_none() {
+            self.announce(0);
+        }
         if self.is_interactive {
             self.say_how_to_talk();
         }
@@ -206,7 +218,10 @@ impl Runner<'_> {
         tokens.extend(self.tokenizer.encode(&text, is_new, true)?);
         if is_new {
             self.check_prompt(tokens.len())?;
-            self.announce(tokens.len());
+            match std::mem::replace(&mut talk.is_announced, true) {
+                true => self.keep(tokens.len()),
+                false => self.announce(tokens.len()),
+            }
         }
         self.show_tokens(&text, &tokens);
         if echo {
@@ -302,6 +317,7 @@ impl Runner<'_> {
             self.console.message(INFO, &format!("\n{}", command::HELP));
             return;
         }
+        self.console.message(INFO, "interactive mode on.");
         self.console.message(INFO, "== Running in interactive mode. ==\n - Press Ctrl+C to interject at any time.");
         self.how_to_hand_over().collect::<Vec<_>>().iter().for_each(|line| self.console.message(INFO, line));
         if self.args.system_prompt.is_none() {

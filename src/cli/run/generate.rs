@@ -77,8 +77,13 @@ impl Runner<'_> {
         self.console.clear_progress();
         let logits = logits?;
         let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
-        self.perf.prompt += spent;
-        self.perf.n_prompt += n;
+        // llama.cpp counts a batch of one token as decoding.
+        let (time, count) = match n {
+            1 => (&mut self.perf.eval, &mut self.perf.n_eval),
+            _ => (&mut self.perf.prompt, &mut self.perf.n_prompt),
+        };
+        *time += spent;
+        *count += n;
         self.perf.last_prompt = (spent, n);
         self.explain_no_pass(n);
         if self.args.low.kv_discard_lookahead && self.session.is_pending() {

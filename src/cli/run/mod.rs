@@ -221,13 +221,18 @@ impl<'a> Runner<'a> {
         code
     }
 
-    /// The lines about sampling and sizes, once the length of the prompt is known.
-    fn announce(&mut self, n_prompt: usize) {
-        let low = &self.args.low;
-        self.n_keep = match usize::try_from(low.n_keep) {
+    /// Notes what of a prompt of this length a context shift keeps.
+    fn keep(&mut self, n_prompt: usize) {
+        self.n_keep = match usize::try_from(self.args.low.n_keep) {
             Ok(n) if n <= n_prompt => n + usize::from(self.tokenizer.add_bos()),
             _ => n_prompt,
         };
+    }
+
+    /// The lines about sampling and sizes, once the length of the prompt is known.
+    fn announce(&mut self, n_prompt: usize) {
+        let low = &self.args.low;
+        self.keep(n_prompt);
         self.console.message(INFO, &format!("sampler seed: {}", self.chain.seed()));
         self.console.message(INFO, &format!("sampler chain: logits -> {}", self.chain.names().join(" -> ")));
         let n_ctx = self.session.engine.options().n_ctx;

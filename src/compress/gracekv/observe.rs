@@ -1,8 +1,8 @@
 //! What the probes of one head see over the full cache: the quantities that all steps are made of.
 //!
 //! For probe row q and token t: `s_qt = q.k_t`, `lz_q = logsumexp_t s_qt`, `a_qt = exp(s_qt - lz_q)`, `o_q = sum_t a_qt v_t`.
-//! Weight `w_q = sh_q^2 * pw`: `sh_q` is the share of a lookahead probe's attention that falls on the prompt rather than on
-//! the decoded tokens before it (1 for other probes), `pw` is 1, or [`super::Options::sample_weight`] for sampled probes.
+//! Weight `w_q = sh_q^2 * pw`: `sh_q` is the share of a probe's attention that falls on these tokens rather than on what else
+//! it sees, the decoded tokens before a lookahead probe and the entries that earlier passes left; `pw` is 1, or [`super::Options::sample_weight`] for sampled probes.
 //! Observations of all heads are kept from the division of the budget to the plans, so they are stored in 16 bits.
 
 use half::f16;
@@ -41,7 +41,7 @@ impl Observation {
         let queries = Queries::load(view, il, g, &KINDS)?;
         let mut output = Array2::zeros((queries.rows.nrows(), view.head_dim_v));
         let lz = queries.log_sum_exp(view, il, g, Some(&mut output))?;
-        let weight = weights(view, il, g, &queries, &lz, sample_weight);
+        let weight = weights(view, il, g, &queries, &lz, sample_weight)?;
         let output_norm: Vec<f32> = output.rows().into_iter().map(|o| o.dot(&o)).collect();
 
         let n_tokens = view.n_tokens;
@@ -84,11 +84,12 @@ impl Observation {
 }
 
 /// `w_q`, summing to 1.
-fn weights(view: &View, il: usize, g: usize, queries: &Queries, lz: &[f32], sample_weight: f32) -> Vec<f32> {
+fn weights(view: &View, il: usize, g: usize, queries: &Queries, lz: &[f32], sample_weight: f32) -> Result<Vec<f32>> {
     let own = own_attention(view, il, g, queries);
+    let earlier = earlier_attention(view, il, g, queries)?;
     let mut weight: Vec<f32> = (0..lz.len())
         .map(|row| {
-            let share = 1.0 / (1.0 + (own[row] - lz[row]).exp());
+            let share = 1.0 / (1.0 + (own[row] - lz[row]).exp() + (earlier[row] - lz[row]).exp());
             let sampled = queries.probes[row / queries.n_group].kind == ProbeKind::Sample;
             share * share * if sampled { sample_weight } else { 1.0 }
         })
@@ -96,7 +97,22 @@ fn weights(view: &View, il: usize, g: usize, queries: &Queries, lz: &[f32], samp
     let total: f32 = weight.iter().sum();
     let scale = if total > 0.0 { 1.0 / total } else { 0.0 };
     weight.iter_mut().for_each(|w| *w *= scale);
-    weight
+    Ok(weight)
+}
+
+/// Log-sum-exp of each query row over what earlier passes left; -inf where that is nothing.
+fn earlier_attention(view: &View, il: usize, g: usize, queries: &Queries) -> Result<Vec<f32>> {
+    let (keys, bias) = view.source.earlier(il, g)?;
+    let row = |q: &[f32]| {
+        let mut logits: Vec<f32> = keys.chunks_exact(view.head_dim_k).map(|k| vector::dot(q, k)).collect();
+        if logits.is_empty() {
+            return f32::NEG_INFINITY;
+        }
+        vector::softcap(&mut logits, view.logit_softcap);
+        logits.iter_mut().zip(&bias).for_each(|(l, b)| *l += b);
+        vector::softmax(&mut logits, FLOOR)
+    };
+    Ok(queries.rows.rows().into_iter().map(|q| row(q.to_slice().unwrap_or(&[]))).collect())
 }
 
 /// Log-sum-exp of each query row over the decoded tokens that a lookahead probe sees besides the prompt; -inf for other probes.
@@ -231,5 +247,53 @@ impl Head {
         let mut logits = keys.dot(&self.queries.t());
         logits.as_slice_mut().into_iter().for_each(|x| vector::softcap(x, self.softcap));
         logits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::memory::Memory;
+    use crate::cache::view::Source;
+
+    /// A cache with one earlier entry, whose logit is the same for every query.
+    struct WithEarlier<'a>(&'a Memory, f32);
+
+    impl Source for WithEarlier<'_> {
+        fn keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+            self.0.keys(il, g, first, out)
+        }
+        fn values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+            self.0.values(il, g, first, out)
+        }
+        fn earlier(&self, _il: usize, _g: usize) -> Result<(Vec<f32>, Vec<f32>)> {
+            Ok((vec![0.0; self.0.head_dim_k], vec![self.1]))
+        }
+        fn output_weight(&self, il: usize, h: usize) -> Result<Vec<f32>> {
+            self.0.output_weight(il, h)
+        }
+        fn queries_of(&self, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
+            self.0.queries_of(tokens)
+        }
+    }
+
+    #[test]
+    fn a_probe_that_reads_earlier_entries_has_less_of_a_say() {
+        let memory = Memory::random(1, 1, 4, 2, 16, 64, [8, 4, 6]);
+        let seen = |source: &dyn Source| {
+            let view = View { source, ..memory.view() };
+            Observation::new(&view, 0, 0, 0.5).unwrap().0
+        };
+        let plain = seen(&memory);
+        assert_eq!(seen(&WithEarlier(&memory, -1e4)).weight, plain.weight);
+        let b = plain.lz[0];
+        let with = seen(&WithEarlier(&memory, b));
+        // Rows of window probes see nothing else: their weights are the squares of their shares.
+        let share = |row: usize| 1.0 / (1.0 + (b - plain.lz[row]).exp());
+        for row in 1..8 * 2 {
+            let want = (share(row) / share(0)).powi(2);
+            let found = with.weight[row] / with.weight[0];
+            assert!((found / want - 1.0).abs() < 1e-4, "row {row}: {found} {want}");
+        }
     }
 }

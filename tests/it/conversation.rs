@@ -1,0 +1,241 @@
+//! Conversations: in a pipe, on a pseudo-terminal, with Ctrl-C in the middle of an answer, and with an output that ends early.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::support::{model_path, tiny};
+
+/// The tiny models have no template; their answers have no end.
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gracekv-run"));
+    let model = tiny::path("llama");
+    command.args(["-m", model.to_str().unwrap(), "-t", "1", "--no-warmup", "--temp", "0", "--ignore-eos"]);
+    command.args(["--chat-template", "chatml"]).args(args);
+    command.env("TERM", "xterm").env_remove("NO_COLOR");
+    command
+}
+
+fn piped(args: &[&str]) -> Child {
+    program(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn talk(args: &[&str], typed: &str) -> Output {
+    let mut child = piped(args);
+    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn exit_ends_a_conversation_in_a_pipe() {
+    let Some(model) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    for (args, n_prompts) in [(&["-cnv"][..], 2), (&["-cnv", "-st"], 1)] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gracekv-run"))
+            .args(["-m", model.to_str().unwrap(), "-t", "1", "--no-warmup", "--temp", "0", "-n", "8"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(b"hello\n/exit\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let out = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(out.matches("\n> ").count(), n_prompts, "{out:?}");
+        assert!(out.len() > 20 && !out.contains('\u{1b}') && !out.contains("/exit"), "{out:?}");
+    }
+}
+
+#[test]
+fn an_automatic_conversation_says_so() {
+    let says = |args: &[&str]| {
+        let output = talk(args, "");
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stderr).contains("enabling conversation mode (disable it with -no-cnv)")
+    };
+    assert!(says(&["-n", "2"]));
+    assert!(!says(&["-n", "2", "-cnv"]));
+    assert!(!says(&["-n", "2", "-no-cnv", "-p", "the rain"]));
+}
+
+/// Without a terminal a prompt on the command line is one turn (report 76), unless -cnv says that others come.
+#[test]
+fn a_prompt_without_a_terminal_is_a_single_turn() {
+    let mut child = piped(&["-n", "4", "-p", "the rain"]);
+    // Standard input stays open: the program must not wait for it.
+    let stdin = child.stdin.take();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    drop(stdin);
+    let output = talk(&["-cnv", "-n", "4", "-p", "the rain"], "the heat\n");
+    assert_eq!(text(&output.stdout).matches("\n> ").count(), 2, "{:?}", text(&output.stdout));
+}
+
+#[test]
+fn a_closed_input_ends_every_mode() {
+    for args in [&["-no-cnv", "-p", "the rain"][..], &["-cnv"], &["-st"], &["-i", "-no-cnv", "-p", "the rain"], &[]] {
+        let output = program(args).args(["-n", "4"]).stdin(Stdio::null()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn commands_and_the_transcript() {
+    let dir = TempDir::new().unwrap();
+    let (file, transcript) = (dir.path().join("f.txt"), dir.path().join("transcript"));
+    std::fs::write(&file, "in the inner harbour").unwrap();
+    let typed = format!(
+        "the rain\n/regen\n/read {}\n/read nowhere.txt\n/glob {}/*.txt\nand the heat\n/clear\n/regen\nagain\n/exit\nnever\n",
+        file.display(),
+        dir.path().display()
+    );
+    let output = talk(&["-cnv", "-n", "4", "-c", "2048", "-o", transcript.to_str().unwrap()], &typed);
+    let err = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{err}");
+    for line in
+        ["Loaded text from", "error: nowhere.txt: No such file", "Chat history cleared.", "No message to regenerate."]
+    {
+        assert!(err.contains(line), "{line} in {err}");
+    }
+    let written = std::fs::read_to_string(&transcript).unwrap();
+    assert_eq!(written.matches("User:\n").count(), 3, "{written}");
+    assert_eq!(written.matches("Assistant:\n").count(), 4, "{written}");
+    assert_eq!(written.matches("--- File: ").count(), 2, "{written}");
+    let answers: Vec<&str> = written.split("Assistant:\n").collect();
+    assert_eq!(answers[1].trim_end(), answers[2].split("User:").next().unwrap().trim_end(), "/regen at temperature 0");
+}
+
+#[test]
+fn standard_output_has_the_text_and_nothing_else() {
+    let dir = TempDir::new().unwrap();
+    let log = dir.path().join("log");
+    let args =
+        ["-no-cnv", "-n", "8", "-p", "the rain", "--log-file", log.to_str().unwrap(), "--log-prefix", "-co", "auto"];
+    let output = talk(&args, "");
+    let out = text(&output.stdout);
+    assert!(out.starts_with("the rain") && out.ends_with("\n\n") && !out.contains('\u{1b}'), "{out:?}");
+    assert!(text(&output.stderr).lines().filter(|l| !l.is_empty()).any(|l| l.starts_with("I sampler seed")));
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("the rain") && log.contains("common_perf_print"), "{log}");
+    let silent = talk(&["-no-cnv", "-n", "8", "-p", "the rain", "--log-disable"], "");
+    assert_eq!((text(&silent.stdout), text(&silent.stderr)), (out, String::new()));
+}
+
+#[test]
+fn a_reader_that_takes_one_line_is_no_error() {
+    let mut child = piped(&["-cnv", "-n", "2000", "-c", "4096"]);
+    child.stdin.take().unwrap().write_all(b"the rain\n").unwrap();
+    let mut first = [0; 4];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).contains("panicked")), (Some(0), false));
+}
+
+/// A context that fills up is compressed when that was asked for, and `-n` still counts (reports 35 and 36).
+#[test]
+fn a_full_context_is_compressed_instead_of_ending() {
+    let run = |args: &[&str]| {
+        let output =
+            program(&[&["-no-cnv", "-c", "256", "-n", "700", "-p", "the rain in the inner harbour"], args].concat())
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let n_chosen = |err: &str| -> usize {
+        let line = err.lines().find(|l| l.contains(" eval time") && l.contains("runs")).unwrap();
+        line.split('/').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let plain = run(&[]);
+    assert!(plain.contains("context full and context shift is disabled => stopping") && n_chosen(&plain) < 256);
+    for args in [&["--kv-ratio", "8"][..], &["--kv-ratio", "8", "--kv-decode-interval", "100"], &["--context-shift"]] {
+        let err = run(args);
+        assert!(!err.contains("=> stopping") && n_chosen(&err) == 699, "{args:?}: {err}");
+    }
+    assert!(run(&["--kv-ratio", "8"]).matches("gracekv: entries").count() >= 2);
+    assert!(run(&["--context-shift"]).matches("context shift: ").count() >= 4);
+}
+
+#[cfg(unix)]
+mod terminal {
+    use super::*;
+    use rexpect::process::{Signal, WaitStatus};
+    use rexpect::session::{spawn_command, PtySession};
+
+    fn open(args: &[&str]) -> PtySession {
+        spawn_command(program(args), Some(60_000)).unwrap()
+    }
+
+    fn status(session: &PtySession) -> WaitStatus {
+        session.process().wait().unwrap()
+    }
+
+    #[test]
+    fn ctrl_c_stops_the_answer_and_then_the_program() {
+        let mut session = open(&["-c", "4096", "-n", "100000"]);
+        session.exp_string("/exit or Ctrl+C").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send_line("the rain").unwrap();
+        session.exp_regex("[a-z]{3}").unwrap();
+        session.send_control('c').unwrap();
+        session.exp_string("Generation: ").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send_line("/clear").unwrap();
+        session.exp_string("Chat history cleared.").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send_control('c').unwrap();
+        session.exp_string("Exiting...").unwrap();
+        session.exp_eof().unwrap();
+        assert!(matches!(status(&session), WaitStatus::Exited(_, 0)));
+    }
+
+    #[test]
+    fn two_signals_end_an_answer_that_does_not_stop() {
+        let mut session = open(&["-c", "4096", "-n", "100000", "-no-cnv", "-p", "the rain"]);
+        session.exp_string("the rain").unwrap();
+        session.send_control('c').unwrap();
+        session.exp_string("Interrupted by user").unwrap();
+        session.exp_eof().unwrap();
+        assert!(matches!(status(&session), WaitStatus::Exited(_, 130)));
+    }
+
+    #[test]
+    fn lines_are_edited_and_remembered() {
+        let mut session = open(&["-n", "4"]);
+        session.exp_string("> ").unwrap();
+        // A key that deletes, the end of the input on the next prompt.
+        session.send("the raim\u{7f}n\r").unwrap();
+        session.exp_string("Generation: ").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send("\u{1b}[A").unwrap();
+        session.exp_string("the rain").unwrap();
+        session.send("\u{15}").unwrap();
+        session.send_control('d').unwrap();
+        session.exp_string("Exiting...").unwrap();
+        session.exp_eof().unwrap();
+        assert!(matches!(status(&session), WaitStatus::Exited(_, 0)));
+    }
+
+    #[test]
+    fn a_terminated_program_ends_at_the_prompt_and_in_an_answer() {
+        for is_answering in [false, true] {
+            let mut session = open(&["-c", "4096", "-n", "100000"]);
+            session.exp_string("> ").unwrap();
+            if is_answering {
+                session.send_line("the rain").unwrap();
+                session.exp_regex("[a-z]{3}").unwrap();
+            }
+            session.process_mut().signal(Signal::SIGTERM).unwrap();
+            session.exp_eof().unwrap();
+            assert!(matches!(status(&session), WaitStatus::Exited(_, 143)), "{is_answering}");
+        }
+    }
+}
