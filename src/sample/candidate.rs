@@ -78,9 +78,60 @@ impl Candidates {
         }
     }
 
+    /// Changes every logit by a function of it and of the number that belongs to it; the list counts as unsorted afterwards.
+    pub fn transform(&mut self, numbers: &[f32], change: impl Fn(f32, f32) -> f32) {
+        for (c, &x) in self.list.iter_mut().zip(numbers) {
+            c.logit = change(c.logit, x);
+        }
+        self.sorted = false;
+    }
+
+    /// Forbids tokens: their logit becomes -inf.
+    pub fn forbid(&mut self, is_forbidden: impl Fn(u32) -> bool) {
+        for c in &mut self.list {
+            if is_forbidden(c.id) {
+                c.logit = f32::NEG_INFINITY;
+            }
+        }
+        self.sorted = false;
+    }
+
+    /// Forbids all but the candidate with the highest logit; of equal ones the first in the list stays.
+    pub fn keep_first_maximum(&mut self) {
+        if let Some(best) = self.first_maximum() {
+            let sorted = self.sorted;
+            self.forbid(|id| id != best.id);
+            self.sorted = sorted;
+        }
+    }
+
     /// Removes candidates; their order stays.
     pub fn retain(&mut self, keep: impl Fn(&Candidate) -> bool) {
         self.list.retain(keep);
+    }
+
+    /// Removes the first `n` candidates.
+    pub fn skip(&mut self, n: usize) {
+        self.list.drain(..n.min(self.list.len()));
+    }
+
+    /// Keeps the candidates at these places, in this order; the list counts as unsorted afterwards.
+    pub fn arrange(&mut self, places: &[usize]) {
+        self.list = places.iter().filter_map(|&i| self.list.get(i).copied()).collect();
+        self.sorted = false;
+    }
+
+    /// Sorts the candidates.
+    pub fn sort(&mut self) {
+        self.truncate(self.list.len());
+    }
+
+    /// The probability of each candidate, in the order of the list; the sum runs in `f32`, as in llama.cpp.
+    pub fn probabilities(&self) -> Vec<f32> {
+        let max = self.max_logit();
+        let weights: Vec<f32> = self.list.iter().map(|c| (c.logit - max).exp()).collect();
+        let sum = weights.iter().fold(0.0f32, |sum, w| sum + w);
+        weights.into_iter().map(|w| w / sum).collect()
     }
 
     /// Keeps the `k` best and sorts them.

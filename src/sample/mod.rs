@@ -1,19 +1,25 @@
 //! Sampling (stage 6 of the flow): from the logits of one position to one token.
 //!
-//! A [`Chain`] applies the samplers of [`SAMPLERS`] in order to a list of candidates, and `dist` draws one of what is left.
-//! Source: llama.cpp `src/llama-sampler.cpp` and `common_sampler_init` in `common/sampling.cpp`.
-//! Equal to llama.cpp, bit for bit on one C library: every filter, the generator, the order of draws.
-//! Different: equal logits are ordered by token id (llama.cpp leaves their order to `std::partial_sort`), and NaN or
-//! +inf logits are an error instead of an arbitrary token.
+//! A [`Chain`] applies samplers in the order of [`SampleParams::samplers`] to a list of candidates, and a selector takes
+//! one of what is left; a grammar then accepts the token or has it chosen again.
+//! Source: llama.cpp `src/llama-sampler.cpp`, `common_sampler_init` and `common_sampler_sample` in `common/sampling.cpp`.
+//! Equal to llama.cpp, bit for bit on one C library: every filter, the generators, the order of draws.
+//! Different: equal logits are ordered by token id (llama.cpp leaves their order to `std::partial_sort`), NaN or +inf
+//! logits are an error instead of an arbitrary token, and a random seed is drawn once for all generators.
 
+mod adaptive_p;
 mod candidate;
 mod dist;
 mod logit_bias;
+mod mirostat;
+pub mod order;
+mod params;
+mod rng;
 
 pub use candidate::{Candidate, Candidates};
+pub use params::SampleParams;
 
 use crate::error::{Error, Result};
-use dist::Dist;
 
 /// A step of the chain: it changes, removes or orders candidates.
 pub trait Sampler: Send {
@@ -25,115 +31,81 @@ pub trait Sampler: Send {
     fn reset(&mut self) {}
 }
 
+/// The last step of the chain.
+trait Selector: Send {
+    /// Chooses one of the candidates, of which at least one is not forbidden.
+    fn select(&mut self, candidates: &mut Candidates) -> u32;
+    /// Learns the token that was chosen, or a token of the prompt.
+    fn accept(&mut self, _token: u32) {}
+    /// Forgets all tokens and starts its generator again.
+    fn reset(&mut self);
+}
+
 /// A sampler that can stand in the chain.
 pub struct Entry {
-    /// Its name: file name and value of `--samplers`.
+    /// Its name: file name and word of `--samplers`.
     pub name: &'static str,
+    /// Its letter in `--sampler-seq`.
+    pub letter: char,
+    /// Its name in the description of a chain.
+    pub label: &'static str,
     /// Makes it, or `None` when the parameters switch it off.
     pub new: fn(&SampleParams) -> Option<Box<dyn Sampler>>,
 }
 
 macro_rules! samplers {
-    ($($name:ident),+ $(,)?) => {
+    ($($name:ident $letter:literal $label:literal),+ $(,)?) => {
         $(mod $name;)+
-        /// The samplers in the order in which the chain applies them.
-        pub const SAMPLERS: &[Entry] = &[$(Entry { name: stringify!($name), new: $name::new }),+];
+        /// The samplers that can stand in the chain.
+        pub const SAMPLERS: &[Entry] =
+            &[$(Entry { name: stringify!($name), letter: $letter, label: $label, new: $name::new }),+];
     };
 }
 
-samplers! { penalties, top_k, top_p, min_p, temperature }
-
-/// What the user asked of the samplers; the defaults are llama.cpp's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SampleParams {
-    /// Seed of the generator; `u32::MAX` takes a random one.
-    pub seed: u32,
-    /// Divides the logits; 0 or less chooses the most probable token.
-    pub temperature: f32,
-    /// Keeps the k most probable tokens; 0 or less keeps all.
-    pub top_k: i32,
-    /// Keeps the smallest set of tokens with at least this probability; 1 keeps all.
-    pub top_p: f32,
-    /// Keeps tokens with at least this share of the highest probability; 0 keeps all.
-    pub min_p: f32,
-    /// How many of the last tokens the penalties look at.
-    pub repeat_last_n: u32,
-    /// Divides positive logits of repeated tokens and multiplies negative ones; 1 is off.
-    pub repeat_penalty: f32,
-    /// Subtracted once for each occurrence; 0 is off.
-    pub frequency_penalty: f32,
-    /// Subtracted once when the token occurs at all; 0 is off.
-    pub presence_penalty: f32,
-    /// Added to the logits of single tokens.
-    pub logit_bias: Vec<(u32, f32)>,
-}
-
-impl Default for SampleParams {
-    fn default() -> Self {
-        SampleParams {
-            seed: u32::MAX,
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_last_n: 64,
-            repeat_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: Vec::new(),
-        }
-    }
-}
-
-impl SampleParams {
-    fn check(&self) -> Result<()> {
-        let numbers = [
-            ("temperature", self.temperature),
-            ("top-p", self.top_p),
-            ("min-p", self.min_p),
-            ("frequency penalty", self.frequency_penalty),
-            ("presence penalty", self.presence_penalty),
-        ];
-        for (name, x) in numbers {
-            if !x.is_finite() {
-                return Err(Error::Usage(format!("the {name} must be a finite number, not {x}")));
-            }
-        }
-        if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite() && self.repeat_penalty.recip().is_finite()) {
-            return Err(Error::Usage(format!(
-                "the repeat penalty must be finite and greater than 0, not {}",
-                self.repeat_penalty
-            )));
-        }
-        match self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
-            Some((token, bias)) => {
-                Err(Error::Usage(format!("the logit bias of token {token} must be a number or -inf, not {bias}")))
-            }
-            None => Ok(()),
-        }
-    }
+samplers! {
+    penalties 'e' "penalties",
+    dry 'd' "dry",
+    top_n_sigma 's' "top-n-sigma",
+    top_k 'k' "top-k",
+    typ_p 'y' "typical",
+    top_p 'p' "top-p",
+    min_p 'm' "min-p",
+    xtc 'x' "xtc",
+    temperature 't' "temp-ext",
 }
 
 /// The samplers of one sequence with their state.
 pub struct Chain {
-    samplers: Vec<(&'static str, Box<dyn Sampler>)>,
-    dist: Dist,
+    samplers: Vec<Box<dyn Sampler>>,
+    selector: Box<dyn Selector>,
+    labels: Vec<String>,
+    seed: u32,
     candidates: Candidates,
     max_biased: Option<u32>,
 }
 
 impl Chain {
-    /// Builds the chain: logit bias, the samplers that are on, and the draw.
+    /// Builds the chain: logit bias, the samplers in their order, and the draw.
     ///
     /// # Errors
     /// [`Error::Usage`] when a parameter is not a usable number.
     pub fn new(params: &SampleParams) -> Result<Self> {
         params.check()?;
-        let bias = logit_bias::new(params).map(|s| ("logit_bias", s));
-        let named = SAMPLERS.iter().filter_map(|e| (e.new)(params).map(|s| (e.name, s)));
+        let params = SampleParams { seed: rng::resolve(params.seed), ..params.clone() };
+        let mut steps = Steps::default();
+        if !params.logit_bias.is_empty() {
+            steps.push("logit-bias", logit_bias::new(&params));
+        }
+        let (label, selector) = match params.mirostat {
+            0 => steps.ordered(&params),
+            version => steps.mirostat(&params, version),
+        };
+        steps.labels.push(label.to_owned());
         Ok(Chain {
-            samplers: bias.into_iter().chain(named).collect(),
-            dist: Dist::new(params.seed),
+            samplers: steps.samplers,
+            selector,
+            labels: steps.labels,
+            seed: params.seed,
             candidates: Candidates::default(),
             max_biased: params.logit_bias.iter().map(|b| b.0).max(),
         })
@@ -142,41 +114,88 @@ impl Chain {
     /// Chooses the next token; the caller then tells the chain by [`Chain::accept`].
     ///
     /// # Errors
-    /// [`Error::Shape`] when a logit is NaN or +inf, when none is finite, or when a biased token does not exist.
+    /// [`Error::Shape`] when a logit is NaN or +inf, when none is finite, or when a biased token does not exist;
+    /// [`Error::Usage`] when every token is forbidden.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         if let Some(token) = self.max_biased.filter(|&t| t as usize >= logits.len()) {
             return Err(Error::shape("logit bias", format!("a token below {}", logits.len()), token.to_string()));
         }
         self.candidates.fill(logits)?;
-        for (_, sampler) in &mut self.samplers {
+        self.choose()
+    }
+
+    /// Applies the chain to the candidates.
+    fn choose(&mut self) -> Result<u32> {
+        for sampler in &mut self.samplers {
             sampler.apply(&mut self.candidates);
         }
-        Ok(self.dist.draw(&self.candidates))
+        if self.candidates.max_logit() == f32::NEG_INFINITY {
+            return Err(Error::Usage("no token can follow: the logit bias and the grammar forbid every one".into()));
+        }
+        Ok(self.selector.select(&mut self.candidates))
     }
 
     /// Tells every sampler that `token` stands next in the sequence: a sampled token or one of the prompt.
     pub fn accept(&mut self, token: u32) {
-        for (_, sampler) in &mut self.samplers {
+        for sampler in &mut self.samplers {
             sampler.accept(token);
         }
+        self.selector.accept(token);
     }
 
-    /// Forgets all tokens and starts the generator again from its seed.
+    /// Forgets all tokens and starts the generators again from the seed.
     pub fn reset(&mut self) {
-        for (_, sampler) in &mut self.samplers {
+        for sampler in &mut self.samplers {
             sampler.reset();
         }
-        self.dist.reset();
+        self.selector.reset();
     }
 
     /// The seed in use, also when it was chosen at random.
     pub fn seed(&self) -> u32 {
-        self.dist.seed()
+        self.seed
     }
 
-    /// Names of the samplers that are on, in order.
-    pub fn names(&self) -> Vec<&'static str> {
-        self.samplers.iter().map(|(name, _)| *name).chain(["dist"]).collect()
+    /// Names of the samplers in order as llama.cpp prints them: one that is off has a `?` before it.
+    pub fn names(&self) -> &[String] {
+        &self.labels
+    }
+}
+
+/// A chain in the making.
+#[derive(Default)]
+struct Steps {
+    samplers: Vec<Box<dyn Sampler>>,
+    labels: Vec<String>,
+}
+
+type Draw = (&'static str, Box<dyn Selector>);
+
+impl Steps {
+    fn push(&mut self, label: &str, sampler: Option<Box<dyn Sampler>>) {
+        let mark = if sampler.is_some() { "" } else { "?" };
+        self.labels.push(format!("{mark}{label}"));
+        self.samplers.extend(sampler);
+    }
+
+    fn ordered(&mut self, params: &SampleParams) -> Draw {
+        for entry in params.samplers.iter().filter_map(|name| SAMPLERS.iter().find(|e| e.name == *name)) {
+            self.push(entry.label, (entry.new)(params));
+        }
+        match params.samplers.contains(&order::ADAPTIVE_P.0) {
+            true => ("adaptive-p", Box::new(adaptive_p::AdaptiveP::new(params))),
+            false => ("dist", Box::new(dist::Dist::new(params.seed))),
+        }
+    }
+
+    fn mirostat(&mut self, params: &SampleParams, version: i32) -> Draw {
+        let temperature = temperature::Temperature::fixed(params.temperature);
+        self.push("temp", (params.temperature != 1.0).then(|| Box::new(temperature) as Box<dyn Sampler>));
+        let (label, version) = match version {
+            1 => ("mirostat", mirostat::Version::One),
+            _ => ("mirostat-v2", mirostat::Version::Two),
+        };
+        (label, Box::new(mirostat::Mirostat::new(version, params)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Laws of the chain against a slow reference; the traces of llama.cpp are in the integration tests.
 
+use super::order::Order;
 use super::*;
 
 /// Logits that differ and have a peak, from a fixed generator.
@@ -125,6 +126,8 @@ fn unusable_parameters_are_named() {
     assert!(bad(SampleParams { temperature: f32::NAN, ..d() }).contains("temperature"));
     assert!(bad(SampleParams { repeat_penalty: 0.0, ..d() }).contains("repeat penalty"));
     assert!(bad(SampleParams { logit_bias: vec![(4, f32::INFINITY)], ..d() }).contains("token 4"));
+    assert!(bad(SampleParams { mirostat: 3, ..d() }).contains("Mirostat"));
+    assert!(bad(SampleParams { xtc_threshold: f32::INFINITY, ..d() }).contains("XTC threshold"));
     let params = SampleParams { logit_bias: vec![(9, 1.0)], ..d() };
     assert!(chain(&params).sample(&[0.0; 9]).is_err());
     assert!(chain(&params).sample(&[0.0; 10]).is_ok());
@@ -161,11 +164,77 @@ fn reset_repeats_the_draws_and_random_seeds_differ() {
 
 #[test]
 fn the_default_order_is_that_of_llama_cpp() {
-    let llama_cpp = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature";
-    let mut rest = llama_cpp.split(';');
-    for entry in SAMPLERS {
-        assert!(rest.any(|name| name == entry.name), "{} stands in another place", entry.name);
+    let listed: Vec<&str> = SAMPLERS.iter().map(|e| e.name).collect();
+    assert_eq!(listed, order::DEFAULT_ORDER);
+    assert_eq!(listed.join(";"), "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature");
+    assert_eq!(SAMPLERS.iter().map(|e| e.letter).collect::<String>(), "edskypmxt");
+    let line = |params: SampleParams| chain(&params).names().join(" -> ");
+    let d = SampleParams::default;
+    assert_eq!(
+        line(SampleParams { repeat_penalty: 1.1, logit_bias: vec![(0, 1.0)], ..d() }),
+        "logit-bias -> penalties -> ?dry -> ?top-n-sigma -> top-k -> ?typical -> top-p -> min-p -> ?xtc -> temp-ext -> dist"
+    );
+    assert_eq!(line(SampleParams { mirostat: 2, temperature: 1.0, ..d() }), "?temp -> mirostat-v2");
+    assert_eq!(line(SampleParams { samplers: vec!["adaptive_p", "top_k"], ..d() }), "top-k -> adaptive-p");
+}
+
+#[test]
+fn orders_are_read_as_llama_cpp_reads_them() {
+    let names = |text: &str| Order::from_names(text).unwrap();
+    assert_eq!(
+        names("TOP-K;topp;nucleus;Temp;typ;adaptivep").names.join(" "),
+        "top_k top_p top_p temperature typ_p adaptive_p"
+    );
+    assert_eq!(names("top_k;tfs; min_p").unknown, ["tfs", " min_p"]);
+    assert_eq!(names("").unknown, [""]);
+    let letters = Order::from_letters("kz?ka").unwrap();
+    assert_eq!((letters.names, letters.unknown), (vec!["top_k", "top_k", "adaptive_p"], vec!["z".into(), "?".into()]));
+    assert_eq!(Order::from_letters("edskypmxt").unwrap().names, order::DEFAULT_ORDER);
+    assert!(Order::from_names("infill").is_err() && Order::from_letters("ki").is_err());
+}
+
+#[test]
+fn forbidding_everything_is_an_error() {
+    let params =
+        SampleParams { logit_bias: vec![(0, f32::NEG_INFINITY), (1, f32::NEG_INFINITY)], ..SampleParams::default() };
+    for params in
+        [SampleParams { mirostat: 1, ..params.clone() }, SampleParams { mirostat: 2, ..params.clone() }, params]
+    {
+        assert!(chain(&params).sample(&[0.0; 2]).unwrap_err().to_string().starts_with("no token can follow"));
+        assert_eq!(chain(&params).sample(&[0.0; 3]).unwrap(), 2);
     }
-    let params = SampleParams { repeat_penalty: 1.1, logit_bias: vec![(0, 1.0)], ..SampleParams::default() };
-    assert_eq!(chain(&params).names(), ["logit_bias", "penalties", "top_k", "top_p", "min_p", "temperature", "dist"]);
+}
+
+/// DRY written down a second time: for every token that could come, the longest earlier occurrence of the text before it.
+#[test]
+fn dry_punishes_what_continues_the_longest_repetition() {
+    let params = SampleParams {
+        samplers: vec!["dry"],
+        dry_multiplier: 0.5,
+        dry_base: 2.0,
+        dry_allowed_length: 1,
+        dry_breakers: vec![(5, vec![])],
+        ..SampleParams::default()
+    };
+    let mut state = 1u32;
+    for _ in 0..200 {
+        let mut text = Vec::new();
+        for _ in 0..30 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            text.push((state >> 16) % 6);
+        }
+        let mut sampler = dry::new(&params).unwrap();
+        text.iter().for_each(|&t| sampler.accept(t));
+        let mut candidates = Candidates::default();
+        candidates.fill(&[0.0; 6]).unwrap();
+        sampler.apply(&mut candidates);
+        let since = text.iter().rev().position(|&t| t == 5).unwrap_or(30);
+        for c in candidates.list() {
+            let places = (1..30).filter(|&i| text[i] == c.id);
+            let common = |i: usize| (0..i).take_while(|&n| text[i - 1 - n] == text[29 - n]).count().min(since);
+            let longest = places.map(common).max().unwrap_or(0);
+            let want = if longest < 1 || c.id == 5 { 0.0 } else { -0.5 * 2f32.powi(longest as i32 - 1) };
+            assert_eq!(c.logit, want, "token {} after {text:?}", c.id);
+        }
+    }
 }
