@@ -1,4 +1,5 @@
-// Prints traces of llama.cpp's own samplers as JSON: tests/golden/sample/chain.json (tests/golden/README.md has the command).
+// Prints traces of llama.cpp's own samplers as JSON: tests/golden/sample/chain.json; with a vocabulary as argument, what its
+// DRY sampler makes of sequence breakers: breakers.json (tests/golden/README.md has the commands).
 // src/llama-sampler.cpp of llama.cpp is included as it stands, so that it is compiled without fused multiplications, as Rust is.
 #include "llama-sampler.cpp"
 #include <cstdio>
@@ -153,7 +154,40 @@ static std::vector<Case> cases() {
     };
 }
 
-int main() {
+// For each text: number of sequences, sum of their first tokens, number of further tokens and their sum.
+static int breakers(const char * path) {
+    llama_model_params params = llama_model_default_params();
+    params.vocab_only = true;
+    llama_model * model = llama_model_load_from_file(path, params);
+    if (!model) return 1;
+    const llama_vocab & vocab = *llama_model_get_vocab(model);
+    const std::pair<const char *, const char *> texts[] = {
+        {"\\n", "\n"}, {":", ":"}, {"\\\"", "\""}, {"*", "*"}, {" the", " the"}, {"foo bar", "foo bar"}, {"\u65e5\u672c", "\xe6\x97\xa5\xe6\x9c\xac"},
+        {"\\n\\n", "\n\n"}, {"<|im_end|>", "<|im_end|>"},
+        {"a text of more than forty bytes, cut there", "a text of more than forty bytes, cut there"},
+    };
+    printf("[");
+    bool first = true;
+    for (const auto & [json, text] : texts) {
+        std::unordered_multimap<llama_token, std::vector<llama_token>> all;
+        std::string cut(text);
+        if (cut.size() > 40) cut.resize(40);
+        get_overlapping_token_sequences(vocab, cut, all, 20);
+        long n_tail = 0, heads = 0, tails = 0;
+        for (const auto & [head, tail] : all) {
+            heads += head;
+            n_tail += tail.size();
+            for (llama_token t : tail) tails += t;
+        }
+        printf("%s\n  [\"%s\", %zu, %ld, %ld, %ld]", first ? "" : ",", json, all.size(), heads, n_tail, tails);
+        first = false;
+    }
+    printf("\n]\n");
+    return 0;
+}
+
+int main(int argc, char ** argv) {
+    if (argc > 1) return breakers(argv[1]);
     printf("[\n");
     bool first = true;
     for (const auto & c : cases()) {

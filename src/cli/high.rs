@@ -5,12 +5,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::escape::unescape;
-use super::low::{KvSize, LowArgs, Source, Variant};
+use super::low::{self, KvSize, LowArgs, Source, Variant};
 use crate::compress::registry;
 use crate::error::{Error, Result};
+use crate::sample::Constraint;
 
 /// Longest prompt that is read, as in llama.cpp, which counts bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
+/// Texts that end a repetition for DRY, unless the user names others.
+const DRY_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 /// Smallest context of llama.cpp.
 const MIN_CTX: usize = 8;
 
@@ -29,6 +32,10 @@ pub struct HighArgs {
     pub reverse_prompts: Vec<String>,
     /// Jinja text or name of a built-in template.
     pub chat_template: Option<String>,
+    /// What the answer has to match.
+    pub constraint: Option<Constraint>,
+    /// Texts that end a repetition for DRY, with escapes replaced.
+    pub dry_breakers: Vec<Vec<u8>>,
     /// Threads for one token.
     pub n_threads: usize,
     /// Threads for the prompt.
@@ -59,9 +66,25 @@ impl HighArgs {
         let reverse_prompts = reverse.collect::<Result<Vec<_>>>()?;
         let affix = |s: &str| text("the prefix or suffix", escape(s.as_bytes().to_vec()), &Source::Text(String::new()));
         (low.in_prefix, low.in_suffix) = (affix(&low.in_prefix)?, affix(&low.in_suffix)?);
+        let constraint = low.constraint.as_ref().map(constraint).transpose()?.filter(|c| !c.is_empty());
+        let dry_breakers = match &low.dry_sequence_breakers {
+            Some(texts) => texts.iter().map(|t| escape(t.clone().into_bytes())).collect(),
+            None => DRY_BREAKERS.map(|t| t.as_bytes().to_vec()).to_vec(),
+        };
         let n_threads = threads(low.n_threads, default_threads());
         let n_threads_batch = threads(low.n_threads_batch, n_threads);
-        Ok(HighArgs { model, prompt, system_prompt, reverse_prompts, chat_template, n_threads, n_threads_batch, low })
+        Ok(HighArgs {
+            model,
+            prompt,
+            system_prompt,
+            reverse_prompts,
+            chat_template,
+            constraint,
+            dry_breakers,
+            n_threads,
+            n_threads_batch,
+            low,
+        })
     }
 
     /// Whether the pass is to run for a prompt of this many tokens.
@@ -126,6 +149,23 @@ fn read(source: &Source) -> Result<Vec<u8>> {
             Ok(bytes)
         }
     }
+}
+
+/// Reads a grammar or a schema.
+fn constraint(constraint: &low::Constraint) -> Result<Constraint> {
+    let (what, option, source) = match constraint {
+        low::Constraint::Gbnf(source) => ("the grammar", "--grammar", source),
+        low::Constraint::JsonSchema(source) => ("the JSON schema", "--json-schema", source),
+    };
+    let text = text(what, read(source)?, source)?;
+    let source = match source {
+        Source::Text(_) => option.to_owned(),
+        Source::File(path) | Source::Binary(path) => path.display().to_string(),
+    };
+    Ok(match constraint {
+        low::Constraint::Gbnf(_) => Constraint::Gbnf { source, text },
+        low::Constraint::JsonSchema(_) => Constraint::JsonSchema { source, text },
+    })
 }
 
 fn text(what: &str, bytes: Vec<u8>, source: &Source) -> Result<String> {

@@ -51,6 +51,15 @@ pub enum Source {
     Binary(PathBuf),
 }
 
+/// What the answer has to match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Constraint {
+    /// A grammar in GBNF.
+    Gbnf(Source),
+    /// A JSON schema.
+    JsonSchema(Source),
+}
+
 /// How small the compressed cache is to be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KvSize {
@@ -110,6 +119,9 @@ pub struct LowArgs {
 
     pub sample: SampleParams,
     pub ignore_eos: bool,
+    /// `None` stands for llama.cpp's default breakers.
+    pub dry_sequence_breakers: Option<Vec<String>>,
+    pub constraint: Option<Constraint>,
 
     pub n_ctx: usize,
     pub n_predict: i32,
@@ -189,6 +201,8 @@ impl Default for LowArgs {
             chat_template: None,
             sample: SampleParams::default(),
             ignore_eos: false,
+            dry_sequence_breakers: None,
+            constraint: None,
             n_ctx: 0,
             n_predict: -1,
             n_keep: 0,

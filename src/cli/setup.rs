@@ -11,6 +11,7 @@ use crate::ggml::{self, ThreadParams, Type};
 use crate::gguf::Gguf;
 use crate::model::{Hparams, LoadOptions, Model};
 use crate::pass::{PassOptions, Target};
+use crate::sample::{breakers, Chain, Grammar};
 use crate::session::Session;
 use crate::tokenizer::chat::{ChatTemplate, SpecialTokens};
 use crate::tokenizer::Tokenizer;
@@ -110,6 +111,26 @@ pub fn chat_template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Std
     let (template, notice) = ChatTemplate::open(args.chat_template.as_deref(), own, special)?;
     notice.into_iter().for_each(|notice| console.message(2, &format!("warning: {notice}")));
     Ok(template)
+}
+
+/// The samplers with their grammar; notices for the user go to `notice`.
+///
+/// # Errors
+/// When a parameter or the grammar cannot be used.
+pub fn chain(args: &HighArgs, loaded: &Loaded, notice: &mut dyn FnMut(String)) -> Result<Chain> {
+    let (low, tokenizer) = (&args.low, &loaded.tokenizer);
+    let mut params = low.sample.clone();
+    let warnings = params.recommended(&loaded.model.gguf, &|option| low.given.contains(option))?;
+    warnings.into_iter().for_each(&mut *notice);
+    if low.ignore_eos {
+        params.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
+    }
+    if params.dry_multiplier != 0.0 {
+        params.dry_breakers = breakers(&args.dry_breakers, tokenizer)?;
+    }
+    let grammar = args.constraint.as_ref().map(|c| Grammar::new(c, tokenizer)).transpose()?;
+    grammar.iter().flat_map(Grammar::warnings).for_each(|w| notice(w.clone()));
+    Ok(Chain::new(&params)?.with_grammar(grammar))
 }
 
 /// The method and the parameters of the pass; `None` when nothing is to be compressed.

@@ -187,7 +187,7 @@ impl Value {
     }
 
     /// The value as an integer, `None` for another type.
-    pub(super) fn integer(&self) -> Option<i128> {
+    pub(crate) fn integer(&self) -> Option<i128> {
         Some(match *self {
             Value::U8(v) => v.into(),
             Value::I8(v) => v.into(),

@@ -6,10 +6,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{Candidates, SampleParams, Sampler};
+use super::{Candidates, SampleParams, Sampler, Vocabulary};
+use crate::error::Result;
 
 /// Logarithm of the largest `f32`, above which a power is no number.
-const LN_MAX: f32 = 88.722_839;
+const LN_MAX: f32 = 88.722_84;
+
+/// Most bytes of a sequence breaker, and most tokens after its first.
+const MAX_BREAKER: (usize, usize) = (40, 20);
 
 struct Dry {
     multiplier: f32,
@@ -38,6 +42,33 @@ pub(super) fn new(params: &SampleParams) -> Option<Box<dyn Sampler>> {
         breakers,
         last: VecDeque::new(),
     }))
+}
+
+/// The token sequences that contain a text: every token that holds it, and every one that ends with its beginning, followed
+/// by the tokens of the rest. Source: `get_overlapping_token_sequences`.
+///
+/// # Errors
+/// When the vocabulary cannot express the text.
+pub fn breakers(texts: &[Vec<u8>], vocabulary: &dyn Vocabulary) -> Result<Vec<(u32, Vec<u32>)>> {
+    let mut all = Vec::new();
+    for text in texts.iter().map(|t| &t[..t.len().min(MAX_BREAKER.0)]).filter(|t| !t.is_empty()) {
+        let mut rests = Vec::with_capacity(text.len());
+        for n in 0..text.len() {
+            let mut rest = if n == 0 { Vec::new() } else { vocabulary.encode(&text[n..], false)? };
+            rest.truncate(MAX_BREAKER.1);
+            rests.push(rest);
+        }
+        for id in 0..vocabulary.n_vocab() {
+            let piece = vocabulary.first_piece(id);
+            if piece.windows(text.len()).any(|w| w == text) {
+                all.push((id, Vec::new()));
+                continue;
+            }
+            let ends_with = |n: &usize| piece.ends_with(&text[..*n]);
+            all.extend((1..text.len()).filter(ends_with).map(|n| (id, rests[n].clone())));
+        }
+    }
+    Ok(all)
 }
 
 impl Dry {

@@ -10,14 +10,20 @@
 mod adaptive_p;
 mod candidate;
 mod dist;
+pub mod grammar;
 mod logit_bias;
 mod mirostat;
+mod model;
 pub mod order;
 mod params;
 mod rng;
+mod vocabulary;
 
 pub use candidate::{Candidate, Candidates};
+pub use dry::breakers;
+pub use grammar::{Constraint, Grammar};
 pub use params::SampleParams;
+pub use vocabulary::Vocabulary;
 
 use crate::error::{Error, Result};
 
@@ -79,9 +85,10 @@ pub struct Chain {
     samplers: Vec<Box<dyn Sampler>>,
     selector: Box<dyn Selector>,
     labels: Vec<String>,
-    seed: u32,
+    params: SampleParams,
     candidates: Candidates,
     max_biased: Option<u32>,
+    grammar: Option<Grammar>,
 }
 
 impl Chain {
@@ -105,22 +112,38 @@ impl Chain {
             samplers: steps.samplers,
             selector,
             labels: steps.labels,
-            seed: params.seed,
             candidates: Candidates::default(),
             max_biased: params.logit_bias.iter().map(|b| b.0).max(),
+            params,
+            grammar: None,
         })
+    }
+
+    /// Adds a grammar that the answers have to match.
+    pub fn with_grammar(mut self, grammar: Option<Grammar>) -> Self {
+        self.grammar = grammar;
+        self
     }
 
     /// Chooses the next token; the caller then tells the chain by [`Chain::accept`].
     ///
+    /// A token that the grammar forbids is chosen again among those that it allows.
+    ///
     /// # Errors
     /// [`Error::Shape`] when a logit is NaN or +inf, when none is finite, or when a biased token does not exist;
-    /// [`Error::Usage`] when every token is forbidden.
+    /// [`Error::Usage`] when every token is forbidden or the grammar becomes too complex.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         if let Some(token) = self.max_biased.filter(|&t| t as usize >= logits.len()) {
             return Err(Error::shape("logit bias", format!("a token below {}", logits.len()), token.to_string()));
         }
         self.candidates.fill(logits)?;
+        let token = self.choose()?;
+        let Some(grammar) = &mut self.grammar else { return Ok(token) };
+        if grammar.allows(token)? {
+            return Ok(token);
+        }
+        self.candidates.fill(logits)?;
+        grammar.apply(&mut self.candidates)?;
         self.choose()
     }
 
@@ -135,8 +158,24 @@ impl Chain {
         Ok(self.selector.select(&mut self.candidates))
     }
 
-    /// Tells every sampler that `token` stands next in the sequence: a sampled token or one of the prompt.
-    pub fn accept(&mut self, token: u32) {
+    /// Tells every sampler and the grammar that `token` was chosen.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] when the grammar does not allow it.
+    pub fn accept(&mut self, token: u32) -> Result<()> {
+        self.learn(token);
+        self.grammar.as_mut().map_or(Ok(()), |grammar| grammar.accept(token))
+    }
+
+    /// Tells every sampler that `token` of a prompt stands next; the grammar expects a new answer after it.
+    pub fn accept_prompt(&mut self, token: u32) {
+        self.learn(token);
+        if let Some(grammar) = &mut self.grammar {
+            grammar.restart();
+        }
+    }
+
+    fn learn(&mut self, token: u32) {
         for sampler in &mut self.samplers {
             sampler.accept(token);
         }
@@ -153,7 +192,12 @@ impl Chain {
 
     /// The seed in use, also when it was chosen at random.
     pub fn seed(&self) -> u32 {
-        self.seed
+        self.params.seed
+    }
+
+    /// The parameters of all samplers.
+    pub fn params(&self) -> &SampleParams {
+        &self.params
     }
 
     /// Names of the samplers in order as llama.cpp prints them: one that is off has a `?` before it.

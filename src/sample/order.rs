@@ -23,8 +23,8 @@ const ALIASES: [(&str, &str); 3] = [("nucleus", "top_p"), ("temp", "temperature"
 pub struct Order {
     /// Their names.
     pub names: Vec<&'static str>,
-    /// What is no sampler; llama.cpp leaves it out with a warning.
-    pub unknown: Vec<String>,
+    /// What is said about names that no sampler has; they are left out, as in llama.cpp.
+    pub warnings: Vec<String>,
 }
 
 /// All names with their letters.
@@ -44,7 +44,7 @@ impl Order {
             let alias = ALIASES.iter().find(|(alias, _)| *alias == lower).map(|(_, name)| *name);
             let spelled =
                 |name: &&str| *name == lower || name.replace('_', "-") == lower || name.replace('_', "") == lower;
-            order.push(alias.or(known().map(|(name, _)| name).find(spelled)), &lower)?;
+            order.push(alias.or(known().map(|(name, _)| name).find(spelled)), "name", &lower)?;
         }
         Ok(order)
     }
@@ -57,18 +57,18 @@ impl Order {
         let mut order = Order::default();
         for letter in text.chars() {
             let name = known().find(|(_, l)| *l == letter).map(|(name, _)| name);
-            order.push(name, &letter.to_string())?;
+            order.push(name, "char", &letter.to_string())?;
         }
         Ok(order)
     }
 
-    fn push(&mut self, found: Option<&'static str>, spelling: &str) -> Result<()> {
+    fn push(&mut self, found: Option<&'static str>, kind: &str, spelling: &str) -> Result<()> {
         match found {
             Some(name) if name == INFILL.0 => {
                 return Err(Error::Usage("the infill sampler is not supported: it completes code between a prefix and a suffix, and there is no such mode here".into()))
             }
             Some(name) => self.names.push(name),
-            None => self.unknown.push(spelling.to_owned()),
+            None => self.warnings.push(format!("unable to match sampler by {kind} '{spelling}'")),
         }
         Ok(())
     }

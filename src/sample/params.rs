@@ -2,6 +2,8 @@
 //!
 //! Source: `common_params_sampling` of llama.cpp (`common/common.h`), whose defaults these are.
 
+use std::fmt;
+
 use super::order::DEFAULT_ORDER;
 use crate::error::{Error, Result};
 
@@ -138,5 +140,31 @@ impl SampleParams {
             }
             None => Ok(()),
         }
+    }
+}
+
+/// The lines in which llama.cpp prints them.
+impl fmt::Display for SampleParams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\trepeat_last_n = {}, repeat_penalty = {:.3}, frequency_penalty = {:.3}, presence_penalty = {:.3}",
+            self.repeat_last_n, self.repeat_penalty, self.frequency_penalty, self.presence_penalty
+        )?;
+        writeln!(
+            f,
+            "\tdry_multiplier = {:.3}, dry_base = {:.3}, dry_allowed_length = {}, dry_penalty_last_n = {}",
+            self.dry_multiplier, self.dry_base, self.dry_allowed_length, self.dry_penalty_last_n
+        )?;
+        writeln!(
+            f,
+            "\ttop_k = {}, top_p = {:.3}, min_p = {:.3}, xtc_probability = {:.3}, xtc_threshold = {:.3}, typical_p = {:.3}, top_n_sigma = {:.3}, temp = {:.3}",
+            self.top_k, self.top_p, self.min_p, self.xtc_probability, self.xtc_threshold, self.typ_p, self.top_n_sigma, self.temperature
+        )?;
+        write!(
+            f,
+            "\tmirostat = {}, mirostat_lr = {:.3}, mirostat_ent = {:.3}, adaptive_target = {:.3}, adaptive_decay = {:.3}",
+            self.mirostat, self.mirostat_eta, self.mirostat_tau, self.adaptive_target, self.adaptive_decay
+        )
     }
 }

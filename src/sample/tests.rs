@@ -141,7 +141,7 @@ fn penalties_forget_what_left_the_window() {
     let mut tokens = Vec::new();
     for _ in 0..6 {
         let token = chain.sample(&logits).unwrap();
-        chain.accept(token);
+        chain.accept(token).unwrap();
         tokens.push(token);
     }
     assert_eq!(tokens, [0, 1, 2, 0, 1, 2]);
@@ -185,10 +185,12 @@ fn orders_are_read_as_llama_cpp_reads_them() {
         names("TOP-K;topp;nucleus;Temp;typ;adaptivep").names.join(" "),
         "top_k top_p top_p temperature typ_p adaptive_p"
     );
-    assert_eq!(names("top_k;tfs; min_p").unknown, ["tfs", " min_p"]);
-    assert_eq!(names("").unknown, [""]);
+    assert_eq!(names("top_k;tfs").warnings, ["unable to match sampler by name 'tfs'"]);
+    assert_eq!(names("top_k; min_p").names, ["top_k"]);
+    assert_eq!(names("").warnings, ["unable to match sampler by name ''"]);
     let letters = Order::from_letters("kz?ka").unwrap();
-    assert_eq!((letters.names, letters.unknown), (vec!["top_k", "top_k", "adaptive_p"], vec!["z".into(), "?".into()]));
+    assert_eq!(letters.names, ["top_k", "top_k", "adaptive_p"]);
+    assert_eq!(letters.warnings, ["unable to match sampler by char 'z'", "unable to match sampler by char '?'"]);
     assert_eq!(Order::from_letters("edskypmxt").unwrap().names, order::DEFAULT_ORDER);
     assert!(Order::from_names("infill").is_err() && Order::from_letters("ki").is_err());
 }

@@ -143,6 +143,15 @@ impl Tokenizer {
         }
     }
 
+    /// The bytes of token `id` at the start of a text: without the space that the tokenizer puts before every text.
+    pub fn first_piece(&self, id: u32) -> &[u8] {
+        let piece = self.piece(id, true);
+        match &self.model {
+            Model::Spm(spm) if spm.adds_space_prefix() => piece.strip_prefix(b" ").unwrap_or(piece),
+            _ => piece,
+        }
+    }
+
     /// The text of token `id` as the vocabulary spells it, empty outside the vocabulary.
     pub fn text(&self, id: u32) -> Cow<'_, str> {
         String::from_utf8_lossy(self.texts.get(id as usize).unwrap_or_default())

@@ -27,6 +27,11 @@ pub(super) struct Spm {
 }
 
 impl Spm {
+    /// Whether a space is put before a text.
+    pub(super) fn adds_space_prefix(&self) -> bool {
+        self.add_space_prefix
+    }
+
     /// Builds the model.
     pub(super) fn new(vocab: &Vocab, add_space_prefix: bool) -> Spm {
         let ids: AHashMap<Box<[u8]>, u32> = vocab.texts.iter().map(Box::from).zip(0..).collect();

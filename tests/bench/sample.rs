@@ -15,8 +15,14 @@ fn logits(n_vocab: u32) -> Vec<f32> {
 fn sample(c: &mut Criterion) {
     for n_vocab in [49_152, 151_936, 262_144] {
         let logits = logits(n_vocab);
-        for (name, temperature) in [("default", 0.8), ("greedy", 0.0)] {
-            let params = SampleParams { temperature, seed: 1, ..SampleParams::default() };
+        let d = || SampleParams { seed: 1, ..SampleParams::default() };
+        let cases = [
+            ("default", d()),
+            ("greedy", SampleParams { temperature: 0.0, ..d() }),
+            ("typical, xtc", SampleParams { typ_p: 0.95, xtc_probability: 0.5, ..d() }),
+            ("mirostat 2", SampleParams { mirostat: 2, ..d() }),
+        ];
+        for (name, params) in cases {
             let Ok(mut chain) = Chain::new(&params) else { continue };
             c.bench_function(&format!("{name}/{n_vocab}"), |b| b.iter(|| chain.sample(&logits)));
         }

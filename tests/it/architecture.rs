@@ -18,7 +18,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("compress", &["error", "cache"]),
     ("report", &["error", "cache", "compress"]),
     ("pass", &["error", "ggml", "model", "cache", "engine", "compress", "report"]),
-    ("sample", &["error"]),
+    ("sample", &["error", "gguf", "tokenizer"]),
     ("session", &["error", "engine", "compress", "pass", "report"]),
     (
         "eval",

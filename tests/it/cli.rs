@@ -103,8 +103,9 @@ fn neutral_values_of_refused_options_are_accepted() {
             assert!(low(&[flag.names[0], value]).warnings.is_empty(), "{} {value}", flag.id());
         }
     }
-    assert!(low(&["--typical", "1.00", "--xtc-probability", "0.0"]).warnings.is_empty());
-    assert!(error(&["--mirostat", "2"]).starts_with("error while handling argument \"--mirostat\": not supported: "));
+    assert!(low(&["--rope-scale", "0.0", "--yarn-ext-factor", "-1.00"]).warnings.is_empty());
+    let refused = error(&["--rope-scale", "2"]);
+    assert!(refused.starts_with("error while handling argument \"--rope-scale\": not supported: "), "{refused}");
 }
 
 /// A command line of llama.cpp's own tests (`ci/run.sh`) with its meaning.
@@ -458,7 +459,7 @@ fn the_pass_runs_when_it_makes_something_smaller() {
 #[test]
 fn common_options_are_effective() {
     let common = "-h --version -m -p -f -n -c -b -ub -t -s --temp --top-k --top-p --min-p --repeat-penalty -fa -ctk -ctv -e -cnv -st -sys \
-                  --display-prompt --warmup -r --ignore-eos -co -lm -ngl --jinja --chat-template --chat-template-file --log-disable -v";
+                  --display-prompt --warmup -r --ignore-eos --samplers --grammar -j --mirostat -co -lm -ngl --jinja --chat-template --chat-template-file --log-disable -v";
     for name in common.split_whitespace() {
         let (flag, _) = flags::find(name).unwrap();
         assert!(!matches!(flag.action, Action::NoEffect(_) | Action::Refused(_)), "{name}");

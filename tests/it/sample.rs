@@ -1,10 +1,16 @@
 //! Sampler traces of llama.cpp (tests/golden/README.md says how they were made).
 
+use gracekv::gguf::Gguf;
 use gracekv::sample::order::Order;
-use gracekv::sample::{Chain, SampleParams};
+use gracekv::sample::{breakers, Chain, SampleParams};
+use gracekv::tokenizer::Tokenizer;
 use serde_json::Value;
 
+use crate::support::{model_path, tiny};
+
 const TRACES: &str = include_str!("../golden/sample/chain.json");
+
+const BREAKERS: &str = include_str!("../golden/sample/breakers.json");
 
 /// The parameters of a case; what it does not name has the default.
 fn params(given: &Value) -> SampleParams {
@@ -72,8 +78,49 @@ fn traces_equal_those_of_llama_cpp() {
                 })
                 .collect();
             let token = chain.sample(&logits).unwrap();
-            chain.accept(token);
+            chain.accept(token).unwrap();
             assert_eq!(u64::from(token), want.as_u64().unwrap(), "{} at step {step}", case["name"]);
         }
     }
+}
+
+/// Number of token sequences, sum of their first tokens, number of the others, and the sum of these.
+#[test]
+fn sequence_breakers_become_the_tokens_of_llama_cpp() {
+    let golden: Value = serde_json::from_str(BREAKERS).unwrap();
+    for (name, cases) in golden.as_object().unwrap() {
+        let Some(path) = model_path(&format!("vocab/ggml-vocab-{name}.gguf")) else { continue };
+        let tokenizer = Tokenizer::load(&Gguf::open(&path).unwrap()).unwrap();
+        for case in cases.as_array().unwrap() {
+            let all = breakers(&[case[0].as_str().unwrap().into()], &tokenizer).unwrap();
+            let sum = |ids: &mut dyn Iterator<Item = u32>| ids.map(u64::from).sum::<u64>();
+            let tails = || all.iter().flat_map(|(_, tail)| tail.iter().copied());
+            let got = [all.len() as u64, sum(&mut all.iter().map(|s| s.0)), tails().count() as u64, sum(&mut tails())];
+            let want: Vec<u64> = case.as_array().unwrap()[1..].iter().map(|x| x.as_u64().unwrap()).collect();
+            assert_eq!(got, *want, "{name}: {}", case[0]);
+        }
+    }
+}
+
+#[test]
+fn models_recommend_what_the_user_has_not_set() {
+    let mut gguf = Gguf::open(&tiny::path("llama")).unwrap();
+    let mut set =
+        |key: &str, value: gracekv::gguf::Value| gguf.set_override(&format!("general.sampling.{key}"), value).unwrap();
+    set("top_k", 7u32.into());
+    set("temp", 0.25f32.into());
+    set("min_p", "0.5".to_owned().into());
+    set("penalty_last_n", (-1i32).into());
+    set("mirostat", 2u32.into());
+    set("sequence", "temperature;top-k;nonsense".to_owned().into());
+    let mut params = SampleParams::default();
+    assert_eq!(params.recommended(&gguf, &|_| false).unwrap(), ["unable to match sampler by name 'nonsense'"]);
+    let d = SampleParams::default;
+    let samplers = vec!["temperature", "top_k"];
+    let want = SampleParams { top_k: 7, temperature: 0.25, min_p: 0.5, repeat_last_n: 0, mirostat: 2, samplers, ..d() };
+    assert_eq!(params, want);
+    let mut params = d();
+    let given = ["top-k", "temp", "min-p", "repeat-last-n", "mirostat", "sampler-seq"];
+    assert!(params.recommended(&gguf, &|option| given.contains(&option)).unwrap().is_empty());
+    assert_eq!(params, d());
 }

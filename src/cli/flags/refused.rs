@@ -17,13 +17,10 @@ const ADAPTER: &str = "adapters and control vectors are not implemented";
 const DOWNLOAD: &str = "models are not downloaded; download the file and use -m";
 const GONE: &str = "llama.cpp has removed it, too";
 const GPU: &str = "no GPU is in use";
-const GRAMMAR: &str = "grammars are not implemented";
 const MEDIA: &str = "images, sound and video are not implemented";
-const ORDER: &str = "the order of the samplers is fixed";
 const PLACEMENT: &str = "prompt and generation use the same threads";
 const REASONING: &str = "thoughts are part of the text and are not limited";
 const ROPE: &str = "positions are rotated as the model file says";
-const SAMPLER: &str = "this sampler is not implemented";
 const SERVER: &str = "it concerns servers only";
 const SPECULATIVE: &str = "speculative decoding is not implemented";
 
@@ -43,28 +40,6 @@ pub(super) const FLAGS: &[Flag] = &[
     refused(&["--prompt-cache"], "FNAME", "", "states of the cache are not saved"),
     refused(&["--prompt-cache-all"], "", "", "states of the cache are not saved"),
     refused(&["--prompt-cache-ro"], "", "", "states of the cache are not saved"),
-    refused(&["--samplers"], "SAMPLERS", "", ORDER).neutral(&["penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"]),
-    refused(&["--sampler-seq", "--sampling-seq"], "SEQUENCE", "", ORDER).neutral(&["edskypmxt"]),
-    refused(&["--top-nsigma", "--top-n-sigma"], "N", "", SAMPLER).neutral(&["-1"]),
-    refused(&["--xtc-probability"], "N", "", SAMPLER).neutral(&["0"]),
-    no_effect(&["--xtc-threshold"], "N", "", SAMPLER),
-    refused(&["--typical", "--typical-p"], "N", "", SAMPLER).neutral(&["1"]),
-    refused(&["--dry-multiplier"], "N", "", SAMPLER).neutral(&["0"]),
-    no_effect(&["--dry-base"], "N", "", SAMPLER),
-    no_effect(&["--dry-allowed-length"], "N", "", SAMPLER),
-    no_effect(&["--dry-penalty-last-n"], "N", "", SAMPLER),
-    no_effect(&["--dry-sequence-breaker"], "STRING", "", SAMPLER),
-    refused(&["--adaptive-target"], "N", "", SAMPLER).neutral(&["-1"]),
-    no_effect(&["--adaptive-decay"], "N", "", SAMPLER),
-    refused(&["--dynatemp-range"], "N", "", SAMPLER).neutral(&["0"]),
-    no_effect(&["--dynatemp-exp"], "N", "", SAMPLER),
-    refused(&["--mirostat"], "N", "", SAMPLER).neutral(&["0"]),
-    no_effect(&["--mirostat-lr"], "N", "", SAMPLER),
-    no_effect(&["--mirostat-ent"], "N", "", SAMPLER),
-    refused(&["--grammar"], "GRAMMAR", "", GRAMMAR),
-    refused(&["--grammar-file"], "FNAME", "", GRAMMAR),
-    refused(&["-j", "--json-schema"], "SCHEMA", "", GRAMMAR),
-    refused(&["-jf", "--json-schema-file"], "FILE", "", GRAMMAR),
     no_effect(&["-bs", "--backend-sampling"], "", "LLAMA_ARG_BACKEND_SAMPLING", "tokens are sampled on the CPU"),
     refused(&["--rope-scaling"], "{none,linear,yarn}", "LLAMA_ARG_ROPE_SCALING_TYPE", ROPE),
     refused(&["--rope-scale"], "N", "LLAMA_ARG_ROPE_SCALE", ROPE).neutral(&["0"]),

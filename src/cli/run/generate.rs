@@ -62,7 +62,8 @@ impl Runner<'_> {
             });
         }
         for &t in tokens {
-            self.accept(t);
+            self.chain.accept_prompt(t);
+            self.remember(t);
         }
         let start = Instant::now();
         let pass_before = self.session.pass_time();
@@ -93,9 +94,8 @@ impl Runner<'_> {
         Ok(logits)
     }
 
-    /// Tells the samplers, and the search for reverse prompts, what token comes next.
-    fn accept(&mut self, token: u32) {
-        self.chain.accept(token);
+    /// Keeps a token for the search for reverse prompts.
+    fn remember(&mut self, token: u32) {
         if self.recent.len() == N_RECENT {
             self.recent.pop_front();
         }
@@ -145,7 +145,8 @@ impl Runner<'_> {
             }
             let at = Instant::now();
             let token = self.chain.sample(&logits)?;
-            self.accept(token);
+            self.chain.accept(token)?;
+            self.remember(token);
             self.perf.sample += at.elapsed();
             self.perf.n_sample += 1;
             n += 1;

@@ -176,10 +176,7 @@ impl<'a> Runner<'a> {
         interrupt: Interrupt,
     ) -> Result<Self> {
         let tokenizer = &loaded.tokenizer;
-        let mut params = args.low.sample.clone();
-        if args.low.ignore_eos {
-            params.logit_bias.extend(tokenizer.eog().map(|id| (id, f32::NEG_INFINITY)));
-        }
+        let chain = setup::chain(args, loaded, &mut |text| console.message(WARN, &format!("warning: {text}")))?;
         let reverse = args.reverse_prompts.iter().map(|r| tokenizer.encode(r, false, true));
         let reverse_tokens = reverse.collect::<Result<Vec<_>>>()?.into_iter().filter(|ids| ids.len() == 1).flatten();
         Ok(Runner {
@@ -188,7 +185,7 @@ impl<'a> Runner<'a> {
             session,
             console,
             input: None,
-            chain: Chain::new(&params)?,
+            chain,
             recent: VecDeque::new(),
             reverse_tokens: reverse_tokens.collect(),
             interrupt,
@@ -234,6 +231,7 @@ impl<'a> Runner<'a> {
         let low = &self.args.low;
         self.keep(n_prompt);
         self.console.message(INFO, &format!("sampler seed: {}", self.chain.seed()));
+        self.console.message(INFO, &format!("sampler params: \n{}", self.chain.params()));
         self.console.message(INFO, &format!("sampler chain: logits -> {}", self.chain.names().join(" -> ")));
         let n_ctx = self.session.engine.options().n_ctx;
         self.console.message(
