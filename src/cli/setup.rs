@@ -13,7 +13,7 @@ use crate::model::{Hparams, LoadOptions, Model};
 use crate::pass::{PassOptions, Target};
 use crate::sample::{breakers, Chain, Grammar};
 use crate::session::Session;
-use crate::tokenizer::chat::{ChatTemplate, SpecialTokens};
+use crate::tokenizer::chat::{ChatTemplate, Choice, SpecialTokens};
 use crate::tokenizer::Tokenizer;
 use std::io::{Stderr, Stdout};
 use std::sync::Arc;
@@ -108,7 +108,8 @@ pub fn chat_template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Std
     let text = |id: Option<u32>| id.map_or(String::new(), |id| t.text(id).into_owned());
     let special = SpecialTokens { bos: text(t.bos()), eos: text(t.eos()), add_bos: t.add_bos() };
     let own = loaded.model.gguf.str("tokenizer.chat_template")?;
-    let (template, notice) = ChatTemplate::open(args.chat_template.as_deref(), own, special)?;
+    let choice = Choice { given: args.chat_template.as_deref(), own, jinja: true };
+    let (template, notice) = ChatTemplate::open(choice, special, Default::default())?;
     notice.into_iter().for_each(|notice| console.message(2, &format!("warning: {notice}")));
     Ok(template)
 }

@@ -1,33 +1,40 @@
 //! Chat templates (stage 2 of the flow): a conversation becomes the prompt text its model was trained on.
 //!
 //! Source: `tokenizer.chat_template` of the model file, in the environment of Hugging Face transformers
-//! (`utils/chat_template_utils.py`: trimmed blocks, loop controls, `raise_exception`, `strftime_now`, `tojson`);
-//! continuation and the chatml fallback as llama.cpp `common/chat.cpp` (`common_chat_format_single`).
+//! (`utils/chat_template_utils.py`: trimmed blocks, loop controls, `raise_exception`, `strftime_now`, `tojson`); variables,
+//! continuation and the chatml fallback as llama.cpp `common/chat.cpp`; its built-in templates are in `builtin`.
 //! A template is foreign code: it gets fuel in proportion to its input (which also bounds memory and output), a recursion
-//! limit, no files and no includes.
+//! limit, a deadline for what fuel does not count, no files and no includes.
 //! Deviation: when a template rewrites earlier turns, llama.cpp cuts its text at a wrong place; here the text behind the
 //! end token of the last answer is taken.
 
-use std::io::Write;
+mod builtin;
+mod python;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Serde, Value};
 use minijinja::{context, Environment, ErrorKind};
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
+
+pub use builtin::names as builtin_names;
 
 /// Fuel for every rendering; one unit is about one instruction or 64 bytes of data.
 const FUEL: u64 = 300_000;
 const RECURSION_LIMIT: usize = 64;
+/// Time for a rendering, which takes milliseconds; fuel counts neither the text of lists that share their parts nor comparisons.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// Lists can be nested as deeply as fuel allows, and their text is made by recursion.
+const STACK_BYTES: usize = 256 << 20;
+const TOO_SLOW: &str = "it needs too much time";
 const PLACEHOLDER: &str = "4e1b7c92";
-const CHATML: &str = "\
-{%- for message in messages -%}
-  {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-  {{- '<|im_start|>assistant\n' -}}
-{%- endif -%}";
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,10 +63,28 @@ pub struct SpecialTokens {
     pub add_bos: bool,
 }
 
+/// Which template a run uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// The user's: Jinja text, or the name of a built-in template.
+    pub given: Option<&'a str>,
+    /// The model's.
+    pub own: Option<&'a str>,
+    /// False: instead of reading Jinja, llama.cpp's built-in template of the same format is used.
+    pub jinja: bool,
+}
+
 /// A compiled chat template.
 pub struct ChatTemplate {
     env: Environment<'static>,
     special: SpecialTokens,
+    /// Variables beside those that every template gets.
+    variables: Map<String, Json>,
+    /// It knows no system message, which goes in front of the turn that follows it.
+    merges_system: bool,
+    /// It wants lists of parts instead of texts.
+    has_parts: bool,
+    deadline: Duration,
 }
 
 impl ChatTemplate {
@@ -68,52 +93,92 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::Unsupported`] naming the line and the reason.
     pub fn new(source: &str, special: SpecialTokens) -> Result<Self> {
+        Self::with_variables(source, special, Map::new())
+    }
+
+    /// As [`ChatTemplate::new`], with variables of the user (`--chat-template-kwargs`).
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::new`].
+    pub fn with_variables(source: &str, special: SpecialTokens, variables: Map<String, Json>) -> Result<Self> {
+        let mut template = Self::compile(source, special, variables)?;
+        let plain = template.hears("user");
+        if plain.as_ref().is_err_and(is_too_slow) {
+            plain?;
+        } else if !matches!(plain, Ok(true)) {
+            template.has_parts = true;
+            if !matches!(template.hears("user"), Ok(true)) {
+                plain?;
+                template.has_parts = false;
+            }
+        }
+        template.merges_system = !matches!(template.hears("system"), Ok(true));
+        Ok(template)
+    }
+
+    /// Whether what `role` says in front of a turn of the user is part of the text.
+    fn hears(&self, role: &str) -> Result<bool> {
+        let talk = [Message::new(role, PLACEHOLDER), Message::new("user", "test")];
+        let text = self.render(if role == "user" { &talk[..1] } else { &talk }, true)?;
+        Ok(text.contains(PLACEHOLDER))
+    }
+
+    fn compile(source: &str, special: SpecialTokens, variables: Map<String, Json>) -> Result<Self> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(unsupported)?;
         env.set_syntax(syntax);
         env.set_recursion_limit(RECURSION_LIMIT);
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        env.add_function("raise_exception", raise_exception);
-        env.add_function("strftime_now", strftime_now);
-        env.add_filter("tojson", tojson);
-        env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
-        env.add_template_owned("chat", without_generation_tags(source)).map_err(unsupported)?;
-        let template = ChatTemplate { env, special };
-        template.render(&[Message::new("user", "test")], true)?;
-        Ok(template)
+        python::install(&mut env);
+        env.add_template_owned("chat", python::without_generation_tags(source)).map_err(unsupported)?;
+        Ok(ChatTemplate { env, special, variables, merges_system: false, has_parts: false, deadline: DEADLINE })
     }
 
-    /// The template that is used when a model brings none.
+    /// The built-in template of this name, as llama.cpp renders it.
     ///
     /// # Errors
-    /// None in practice: the text is a constant.
-    pub fn chatml(special: SpecialTokens) -> Result<Self> {
-        Self::new(CHATML, special)
+    /// [`Error::Unsupported`] when there is none.
+    pub fn builtin(name: &str, special: SpecialTokens) -> Result<Self> {
+        let text = builtin::text(name).ok_or_else(|| Error::unsupported("built-in chat template", name))?;
+        Self::compile(text, special, Map::new())
     }
 
     /// The template of a run: the user's if there is one, else the model's, else chatml with a notice to be shown.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] when the user's own template cannot be used. A broken template of the model is a notice.
-    pub fn open(given: Option<&str>, model: Option<&str>, special: SpecialTokens) -> Result<(Self, Option<String>)> {
-        let reason = match (given, model) {
-            (Some("chatml"), _) => return Ok((Self::chatml(special)?, None)),
-            (Some(name), _) if !name.contains('{') => {
-                return Err(Error::unsupported(
-                    "built-in chat template (only chatml is built in; give the Jinja text)",
-                    name,
-                ))
+    /// When the user's own template cannot be used. A broken template of the model is a notice.
+    pub fn open(
+        choice: Choice,
+        special: SpecialTokens,
+        variables: Map<String, Json>,
+    ) -> Result<(Self, Option<String>)> {
+        let make = |source: &str| match choice.jinja {
+            true => Self::with_variables(source, special.clone(), variables.clone()),
+            false => {
+                let unknown = || Error::unsupported("chat template", "this format is not built in, try using --jinja");
+                Self::builtin(builtin::recognise(source).ok_or_else(unknown)?, special.clone())
             }
-            (Some(source), _) => return Ok((Self::new(source, special)?, None)),
-            (None, Some(source)) => match Self::new(source, special.clone()) {
+        };
+        let reason = match (choice.given, choice.own) {
+            (Some(name), _) if builtin::text(name).is_some() => return Ok((Self::builtin(name, special)?, None)),
+            (Some(name), _) if !name.contains('{') => {
+                let known: Vec<_> = builtin::names().collect();
+                return Err(Error::Usage(format!(
+                    "error: the supplied chat template is not supported: '{name}' is neither Jinja text nor one of {}",
+                    known.join(", ")
+                )));
+            }
+            (Some(source), _) => return Ok((make(source)?, None)),
+            (None, Some(source)) => match make(source) {
                 Ok(template) => return Ok((template, None)),
+                // It is still at work: the run cannot go on beside it.
+                Err(e) if is_too_slow(&e) => return Err(e),
                 Err(e) => format!("the model's own chat template cannot be used ({e})"),
             },
             (None, None) => "the model has no chat template".to_string(),
         };
         let notice = format!("{reason}: chatml is used instead, which may give worse answers; --chat-template sets another one, -no-cnv none");
-        Ok((Self::chatml(special)?, Some(notice)))
+        Ok((Self::builtin("chatml", special)?, Some(notice)))
     }
 
     /// The prompt text of a whole conversation.
@@ -124,22 +189,56 @@ impl ChatTemplate {
         let n_bytes: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
         let mut env = self.env.clone();
         env.set_fuel(Some(FUEL + n_bytes as u64 / 4));
-        let template = env.get_template("chat").map_err(unsupported)?;
-        let turns: Vec<Value> =
-            messages.iter().map(|m| context! { role => m.role.as_str(), content => m.content.as_str() }).collect();
-        let text = template
-            .render(context! {
-                messages => turns,
-                bos_token => self.special.bos.as_str(),
-                eos_token => self.special.eos.as_str(),
-                add_generation_prompt => add_generation_prompt,
-                enable_thinking => true,
-                tools => Value::from(()),
-                documents => Value::from(()),
-            })
-            .map_err(unsupported)?;
+        let mut variables: BTreeMap<String, Value> = [
+            ("messages", self.turns(messages)),
+            ("bos_token", Value::from(self.special.bos.as_str())),
+            ("eos_token", Value::from(self.special.eos.as_str())),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("enable_thinking", Value::from(true)),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+            ("date_string", Value::from(python::strftime_now("%d %b %Y").map_err(unsupported)?)),
+            ("datetime", Value::from(python::strftime_now("%b %d %Y").map_err(unsupported)?)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        variables.extend(self.variables.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
+        let text = self.in_time(env, Value::from(variables))?;
         let own_bos = if self.special.add_bos { text.strip_prefix(&self.special.bos) } else { None };
         Ok(own_bos.map(str::to_string).unwrap_or(text))
+    }
+
+    /// Renders on a thread of its own, which is left alone when it takes too long.
+    fn in_time(&self, env: Environment<'static>, variables: Value) -> Result<String> {
+        let (send, receive) = mpsc::channel();
+        let work = move || {
+            let text = env.get_template("chat").and_then(|template| template.render(variables));
+            // Nobody listens after the deadline.
+            let _ = send.send(text);
+        };
+        let thread = std::thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
+        thread.spawn(work).map_err(|e| Error::io("a thread for the chat template", e))?;
+        match receive.recv_timeout(self.deadline) {
+            Ok(text) => text.map_err(unsupported),
+            Err(_) => Err(Error::unsupported("chat template", TOO_SLOW)),
+        }
+    }
+
+    /// The turns as the template wants them. Source: llama.cpp `common/chat.cpp` (`system_message_not_supported`).
+    fn turns(&self, messages: &[Message]) -> Value {
+        let turn = |m: &Message| match self.has_parts {
+            true => {
+                context! { role => m.role.as_str(), content => vec![context! { type => "text", text => m.content.as_str() }] }
+            }
+            false => context! { role => m.role.as_str(), content => m.content.as_str() },
+        };
+        match messages {
+            [system, next, rest @ ..] if self.merges_system && system.role == "system" => {
+                let merged = Message::new(&next.role, format!("{}\n{}", system.content, next.content));
+                std::iter::once(&merged).chain(rest).map(turn).collect()
+            }
+            _ => messages.iter().map(turn).collect(),
+        }
     }
 
     /// The text that continues a conversation: what the cache still lacks when the user says `turn` after `past`.
@@ -176,159 +275,16 @@ impl ChatTemplate {
     }
 }
 
+fn is_too_slow(e: &Error) -> bool {
+    matches!(e, Error::Unsupported { name, .. } if name == TOO_SLOW)
+}
+
 fn unsupported(e: minijinja::Error) -> Error {
     let line = e.line().map(|n| format!("line {n}: ")).unwrap_or_default();
     let detail = e.detail().map(|d| format!(": {d}")).unwrap_or_default();
-    Error::unsupported("chat template", format!("{line}{}{detail}", e.kind()))
-}
-
-/// `{% generation %}` marks the text to train on; for rendering it is a block that always runs.
-fn without_generation_tags(source: &str) -> String {
-    let mut text = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some((before, tag, after)) =
-        rest.split_once("{%").and_then(|(b, r)| r.split_once("%}").map(|(t, a)| (b, t, a)))
-    {
-        let name = tag.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace());
-        let tag = match name {
-            "generation" => tag.replace(name, "if true"),
-            "endgeneration" => tag.replace(name, "endif"),
-            _ => tag.to_string(),
-        };
-        text.extend([before, "{%", &tag, "%}"]);
-        rest = after;
-    }
-    text.push_str(rest);
-    text
-}
-
-fn raise_exception(message: &str) -> std::result::Result<Value, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, message.to_string()))
-}
-
-fn strftime_now(format: &str) -> std::result::Result<String, minijinja::Error> {
-    let failed = |e: jiff::Error| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string());
-    jiff::fmt::strtime::format(format, &jiff::Zoned::now()).map_err(failed)
-}
-
-/// Python's `json.dumps(value, ensure_ascii=False, indent=indent)`; minijinja's own filter escapes for HTML.
-fn tojson(value: &Value, args: Kwargs) -> std::result::Result<String, minijinja::Error> {
-    let indent: Option<usize> = args.get("indent")?;
-    let failed = |e: serde_json::Error| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string());
-    let mut text = Vec::new();
-    match indent {
-        Some(n) => {
-            let indent = vec![b' '; n.min(64)];
-            let mut json = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(&indent));
-            serde::Serialize::serialize(value, &mut json).map_err(failed)?;
-        }
-        None => {
-            let mut json = Serializer::with_formatter(&mut text, PythonSpaces);
-            serde::Serialize::serialize(value, &mut json).map_err(failed)?;
-        }
-    }
-    String::from_utf8(text).map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, e.to_string()))
-}
-
-struct PythonSpaces;
-
-impl Formatter for PythonSpaces {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        writer.write_all(if first { b"" } else { b", " })
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        writer.write_all(if first { b"" } else { b", " })
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
-        writer.write_all(b": ")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn special() -> SpecialTokens {
-        SpecialTokens { bos: "<s>".into(), eos: "</s>".into(), add_bos: false }
-    }
-
-    fn user(text: &str) -> Message {
-        Message::new("user", text)
-    }
-
-    /// Renders `source` for one turn of the user.
-    fn rendered(source: &str) -> Result<String> {
-        ChatTemplate::new(source, special())?.render(&[user("hi")], true)
-    }
-
-    #[test]
-    fn a_hostile_template_ends_with_an_error() {
-        for source in [
-            "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
-            "{% for i in range(100000) %}{{ 'x' * 1000 }}{% endfor %}",
-            "{{ 'x' * 9000000000000 }}",
-            "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-            "{% include 'etc' %}",
-            "{% import 'etc' as x %}",
-            "{{ strftime_now('%Q %!') }}",
-            "{{ nothing() }}",
-            "{{ 1",
-            "{% unknown_tag %}",
-        ] {
-            assert!(rendered(source).is_err(), "{source}");
-        }
-        let deep = format!("{}1{}", "(".repeat(100_000), ")".repeat(100_000));
-        assert!(rendered(&format!("{{{{ {deep} }}}}")).is_err());
-    }
-
-    #[test]
-    fn errors_name_the_line_and_the_reason() {
-        let text = |source| rendered(source).unwrap_err().to_string();
-        assert_eq!(
-            text("\n{{ raise_exception('roles must alternate') }}"),
-            "unsupported chat template: 'line 2: invalid operation: roles must alternate'"
-        );
-        assert!(text("a\nb\n{% breakfast %}").contains("line 3"));
-    }
-
-    #[test]
-    fn python_habits_work() {
-        assert_eq!(rendered("{{ ' a '.strip() + 'x'.upper() }}").unwrap(), "aX");
-        assert_eq!(
-            rendered("{{ {'b': [1, true, none], 'a': '<é>'} | tojson }}").unwrap(),
-            r#"{"b": [1, true, null], "a": "<é>"}"#
-        );
-        assert_eq!(rendered("{{ {'a': [1]} | tojson(indent=2) }}").unwrap(), "{\n  \"a\": [\n    1\n  ]\n}");
-        assert_eq!(
-            rendered("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}").unwrap(),
-            "01"
-        );
-        assert_eq!(rendered("a  {%- generation -%}  b  {%- endgeneration %} c").unwrap(), "ab c");
-        let year = rendered("{{ strftime_now('%Y') }}").unwrap();
-        assert!(year.len() == 4 && year.parse::<u32>().unwrap() > 2023);
-    }
-
-    #[test]
-    fn the_fallback_is_announced_and_a_wrong_choice_refused() {
-        let open = |given, model| ChatTemplate::open(given, model, special());
-        let chatml = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
-        for (model, notice) in [(None, "has no chat template"), (Some("{% oops %}"), "cannot be used")] {
-            let (template, said) = open(None, model).unwrap();
-            assert!(said.unwrap().contains(notice));
-            assert_eq!(template.render(&[user("hi")], true).unwrap(), chatml);
-        }
-        assert!(open(Some("chatml"), Some("{% oops %}")).unwrap().1.is_none());
-        assert!(open(Some("{% oops %}"), None).is_err());
-        assert!(open(Some("llama3"), None).is_err());
-    }
-
-    #[test]
-    fn bos_is_left_to_a_tokenizer_that_adds_it() {
-        let with = SpecialTokens { add_bos: true, ..special() };
-        let template = ChatTemplate::new("{{ bos_token }}x", with).unwrap();
-        assert_eq!(template.render(&[user("hi")], true).unwrap(), "x");
-        assert_eq!(rendered("{{ bos_token }}x").unwrap(), "<s>x");
-    }
+    let reason = match e.kind() {
+        ErrorKind::OutOfFuel => "it needs too much time or memory".to_owned(),
+        kind => format!("{kind}{detail}"),
+    };
+    Error::unsupported("chat template", line + &reason)
 }

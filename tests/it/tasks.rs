@@ -10,7 +10,7 @@ use gracekv::eval::tasks::{self, haystack::Haystack};
 use gracekv::eval::{Case, Item, Setting};
 use gracekv::model::Model;
 use gracekv::pass::PassOptions;
-use gracekv::tokenizer::chat::{ChatTemplate, SpecialTokens};
+use gracekv::tokenizer::chat::{ChatTemplate, Choice, SpecialTokens};
 use gracekv::tokenizer::Tokenizer;
 
 fn case(method: &str, ratio: f64) -> Case {
@@ -20,7 +20,8 @@ fn case(method: &str, ratio: f64) -> Case {
 fn prompter<'a>(model: &Model, tokenizer: &'a Tokenizer, has_template: bool, query_agnostic: bool) -> Prompter<'a> {
     let own = model.gguf.str("tokenizer.chat_template").unwrap();
     let special = SpecialTokens { add_bos: tokenizer.add_bos(), ..Default::default() };
-    let template = has_template.then(|| ChatTemplate::open(None, own, special).unwrap().0);
+    let choice = Choice { given: None, own, jinja: true };
+    let template = has_template.then(|| ChatTemplate::open(choice, special, serde_json::Map::new()).unwrap().0);
     Prompter { tokenizer, template, query_agnostic }
 }
 

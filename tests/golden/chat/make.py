@@ -159,7 +159,21 @@ def environment():
     return env
 
 
+def hears_system(source):
+    """Whether what the system message says is in the text."""
+    text = render_as_is(source, [{"role": "system", "content": "4e1b7c92"}, {"role": "user", "content": "test"}], True)
+    return text is not None and "4e1b7c92" in text
+
+
 def render(source, messages, add_generation_prompt):
+    """As llama.cpp: a template without system messages gets them in front of the next turn."""
+    if messages[0]["role"] == "system" and not hears_system(source):
+        merged = {"role": messages[1]["role"], "content": messages[0]["content"] + "\n" + messages[1]["content"]}
+        messages = [merged] + messages[2:]
+    return render_as_is(source, messages, add_generation_prompt)
+
+
+def render_as_is(source, messages, add_generation_prompt):
     try:
         return environment().from_string(source).render(
             messages=messages, bos_token="<s>", eos_token="</s>", add_generation_prompt=add_generation_prompt,
@@ -172,7 +186,7 @@ def main():
     out = []
     for name, (source, answer_end) in FAMILIES.items():
         cases = []
-        for messages in (TALK[:1], TALK[:2], TALK, [SYSTEM] + TALK[:1], [SYSTEM] + TALK):
+        for messages in (TALK[:1], TALK[:2], TALK, [SYSTEM] + TALK[:1], [SYSTEM] + TALK, TALK[1:]):
             for add in (True, False):
                 cases.append({"messages": messages, "add_generation_prompt": add, "text": render(source, messages, add)})
         out.append({"name": name, "source": source, "answer_end": answer_end, "cases": cases})
