@@ -86,6 +86,21 @@ fn models_give_the_ids_of_llama_tokenize() {
     }
 }
 
+/// Words and spaces beside special and added tokens, where tokenizers like to differ.
+#[test]
+fn text_beside_special_tokens_gives_the_ids_of_llama_tokenize() {
+    let golden: serde_json::Value = serde_json::from_str(include_str!("../golden/tokenizer/special_ids.json")).unwrap();
+    let Some(folder) = model("vocab") else { return };
+    for (name, cases) in golden.as_object().unwrap() {
+        let tokenizer = load(&folder.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
+        for case in cases.as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            let want: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
+            assert_eq!(tokenizer.encode(text, true, true).unwrap(), want, "{name}: {text:?}");
+        }
+    }
+}
+
 type Metadata = Vec<(&'static str, Value)>;
 
 fn strings<S: AsRef<[u8]>>(texts: impl IntoIterator<Item = S>) -> Value {
@@ -255,6 +270,10 @@ fn special_tokens_are_added_parsed_and_hidden_as_asked() {
     assert_eq!(tokenizer.piece(260, false), b"");
     assert_eq!(tokenizer.piece(261, false), b"<usr>");
     assert_eq!(tokenizer.piece(9999, true), b"");
+    // No BOS where the file says so, or says nothing and the kind has none.
+    assert_eq!(build(&bpe()).unwrap().encode("the", true, true).unwrap(), [257]);
+    let without = build(&with(spm(), "tokenizer.ggml.add_bos_token", Some(false.into()))).unwrap();
+    assert_eq!(without.encode("the", true, true).unwrap(), [265]);
     assert!(tokenizer.is_eog(260) && tokenizer.is_control(260) && !tokenizer.is_control(261));
 
     let tokenizer = build(&with(spm(), "tokenizer.ggml.add_eos_token", Some(true.into()))).unwrap();
