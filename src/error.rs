@@ -56,6 +56,13 @@ pub enum Error {
         /// Sizes and what to do about them.
         what: String,
     },
+    /// A file could not be fetched over the network.
+    Fetch {
+        /// The URL, or the repository or file that was wanted.
+        from: String,
+        /// What happened, and what to do.
+        what: String,
+    },
     /// The command line is wrong.
     Usage(String),
     /// The user pressed Ctrl-C.
@@ -104,6 +111,7 @@ impl fmt::Display for Error {
             Error::Shape { op, want, got } => write!(f, "{op}: expected {want}, got {got}"),
             Error::Ggml { call } => write!(f, "ggml: {call}"),
             Error::Budget { what } => write!(f, "KV budget: {what}"),
+            Error::Fetch { from, what } => write!(f, "{from}: {what}"),
             Error::Context { what } | Error::Usage(what) => f.write_str(what),
             Error::Interrupted => f.write_str("Interrupted by user"),
         }

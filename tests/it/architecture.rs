@@ -7,8 +7,9 @@ use gracekv::compress::METHODS;
 use gracekv::model::ARCHITECTURES;
 
 /// What each module may use beside itself, in the order of the data. No arrow goes back.
-const MAY_USE: [(&str, &[&str]); 14] = [
+const MAY_USE: [(&str, &[&str]); 15] = [
     ("error", &[]),
+    ("hub", &["error"]),
     ("gguf", &["error"]),
     ("tokenizer", &["error", "gguf"]),
     ("ggml", &["error"]),
@@ -28,6 +29,7 @@ const MAY_USE: [(&str, &[&str]); 14] = [
         "cli",
         &[
             "error",
+            "hub",
             "gguf",
             "ggml",
             "tokenizer",
