@@ -119,6 +119,11 @@ impl<O: Write, E: Write> Console<O, E> {
         Ok(())
     }
 
+    /// Whether standard error is a terminal that progress may be shown on.
+    pub fn has_progress(&self) -> bool {
+        self.has_progress && self.verbosity >= 3
+    }
+
     /// Changes the colour of the text that follows.
     ///
     /// # Errors
@@ -222,7 +227,7 @@ impl<O: Write, E: Write> Console<O, E> {
 
     /// Replaces the progress line; nothing is printed unless standard error is a terminal.
     pub fn progress(&mut self, text: &str) {
-        if self.has_progress && self.verbosity >= 3 {
+        if self.has_progress() {
             let width = text.chars().count();
             let _ = write!(self.err, "\r{text}{:1$}", "", self.progress_width.saturating_sub(width));
             let _ = self.err.flush();

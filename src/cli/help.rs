@@ -72,6 +72,25 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
+/// The text of `--completion-bash`: spellings of options, and files behind those that take one.
+pub fn completion_bash() -> String {
+    let names: Vec<&str> =
+        CATEGORIES.iter().flat_map(|c| c.flags).flat_map(|f| f.names.iter().chain(f.off)).copied().collect();
+    let files = |option: &str, ending: &str| {
+        let spellings = super::flags::find(option).map_or(option.to_owned(), |(flag, _)| flag.names.join("|"));
+        format!(
+            "        {spellings})\n            COMPREPLY=( $(compgen -f -X '!*.{ending}' -- \"$cur\") $(compgen -d -- \"$cur\") )\n            ;;\n"
+        )
+    };
+    format!(
+        "_gracekv_run() {{\n    local cur=\"${{COMP_WORDS[COMP_CWORD]}}\" prev=\"${{COMP_WORDS[COMP_CWORD-1]}}\"\n    case \"$prev\" in\n{}{}{}        *)\n            COMPREPLY=( $(compgen -W \"{}\" -- \"$cur\") )\n            [ ${{#COMPREPLY[@]}} -gt 0 ] || COMPREPLY=( $(compgen -f -- \"$cur\") )\n            ;;\n    esac\n}}\ncomplete -F _gracekv_run gracekv-run\n",
+        files("--model", "gguf"),
+        files("--grammar-file", "gbnf"),
+        files("--chat-template-file", "jinja"),
+        names.join(" "),
+    )
+}
+
 /// The text of `--version`.
 pub fn version() -> String {
     let ggml = option_env!("GRACEKV_GGML_VERSION").unwrap_or("unknown");

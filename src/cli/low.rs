@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use serde_json::{Map, Value};
+
 use crate::sample::SampleParams;
 
 /// Something to print instead of running.
@@ -14,6 +16,12 @@ pub enum Special {
     Version,
     /// The compression methods, on standard output.
     Methods,
+    /// The models in the cache, on standard output.
+    CacheList,
+    /// The devices, on standard output.
+    Devices,
+    /// A completion script for bash, on standard output.
+    CompletionBash,
 }
 
 /// A setting that may be left to the program.
@@ -84,6 +92,8 @@ pub enum Variant {
 #[allow(missing_docs)] // each field is the option of its name; the tables hold the texts
 pub struct LowArgs {
     pub special: Option<Special>,
+    /// Lines to be printed as information.
+    pub notices: Vec<String>,
     /// Lines to be printed as warnings.
     pub warnings: Vec<String>,
     /// Names ([`super::flags::Flag::id`]) of the options that were given, also by the environment.
@@ -116,6 +126,9 @@ pub struct LowArgs {
     pub reverse_prompts: Vec<String>,
     pub multiline_input: bool,
     pub chat_template: Option<Source>,
+    pub jinja: bool,
+    /// Variables of the chat template, by `--chat-template-kwargs` and the options of reasoning.
+    pub template_variables: Map<String, Value>,
 
     pub sample: SampleParams,
     pub ignore_eos: bool,
@@ -135,6 +148,11 @@ pub struct LowArgs {
     pub cache_type_v: &'static str,
 
     pub model: Option<PathBuf>,
+    pub model_url: Option<String>,
+    pub hf_repo: Option<String>,
+    pub hf_file: Option<String>,
+    pub hf_token: Option<String>,
+    pub offline: bool,
     pub load_mode: LoadMode,
     pub repack: bool,
     /// 0 = all hardware threads.
@@ -171,6 +189,7 @@ impl Default for LowArgs {
     fn default() -> Self {
         LowArgs {
             special: None,
+            notices: Vec::new(),
             warnings: Vec::new(),
             given: BTreeSet::new(),
             kv_size: KvSize::Ratio(1.0),
@@ -199,6 +218,8 @@ impl Default for LowArgs {
             reverse_prompts: Vec::new(),
             multiline_input: false,
             chat_template: None,
+            jinja: true,
+            template_variables: Map::new(),
             sample: SampleParams::default(),
             ignore_eos: false,
             dry_sequence_breakers: None,
@@ -213,6 +234,11 @@ impl Default for LowArgs {
             cache_type_k: "f16",
             cache_type_v: "f16",
             model: None,
+            model_url: None,
+            hf_repo: None,
+            hf_file: None,
+            hf_token: None,
+            offline: false,
             load_mode: LoadMode::Mmap,
             repack: true,
             n_threads: None,

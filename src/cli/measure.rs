@@ -4,6 +4,7 @@ use super::console::{is_closed, Console};
 use super::high::{method_name, HighArgs};
 use super::low::Special;
 use super::setup::{self, Loaded};
+use super::source;
 use super::{help, parse};
 use crate::compress::{self, METHODS};
 use crate::error::{Error, Result};
@@ -158,7 +159,7 @@ impl Tool {
     /// Runs the program with these arguments and gives its exit code.
     pub fn main(&self, args: impl IntoIterator<Item = OsString>) -> i32 {
         let parsed = Given::separate(args, self.tables).and_then(|given| {
-            let low = parse::parse(given.rest.iter().cloned(), &|name| std::env::var_os(name))?;
+            let low = parse::parse_with_config(given.rest.iter().cloned(), &|name| std::env::var_os(name))?;
             Ok((given, low))
         });
         let (given, low) = match parsed {
@@ -200,7 +201,8 @@ impl Tool {
         0
     }
 
-    fn start(&self, given: &Given, low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
+    fn start(&self, given: &Given, mut low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
+        source::resolve(&mut low, &|name| std::env::var_os(name), console)?;
         let args = HighArgs::new(low)?;
         for warning in &args.low.warnings {
             console.message(2, &format!("warning: {warning}"));

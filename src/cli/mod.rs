@@ -4,6 +4,7 @@
 //! files read). One row in a table of `flags` is one option: parser, help and tests read the same rows.
 
 pub mod bench;
+pub mod config;
 pub mod console;
 pub mod escape;
 pub mod eval;
@@ -20,6 +21,7 @@ pub mod perf;
 pub mod perplexity;
 pub mod run;
 pub mod setup;
+pub mod source;
 mod translate;
 
 pub use new_file::{write_file, NewFile};

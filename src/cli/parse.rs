@@ -9,18 +9,44 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{value_parser, Arg, ArgAction, ArgGroup, ArgMatches, Command};
 
+use super::config;
 use super::flags::{self, Action, Check, Flag};
 use super::low::{LowArgs, OnOffAuto};
-use super::translate::{translate, Given};
+use super::translate::{translate, Given, Origin};
 use crate::error::{Error, Result};
+
+/// Reads the arguments behind the program's name after the configuration files and the environment, which `env` looks up.
+///
+/// # Errors
+/// [`Error::Usage`] with the text for the user, worded as llama.cpp words it; [`Error::Io`] for a configuration file.
+pub fn parse_with_config(
+    args: impl IntoIterator<Item = OsString>,
+    env: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<LowArgs> {
+    let (mut entries, mut notices) = (Vec::new(), Vec::new());
+    for path in config::paths(env).into_iter().filter(|path| path.exists()) {
+        notices.push(format!("using config file: {}", path.display()));
+        entries.extend(config::read(&path)?);
+    }
+    let low = parse_after(&entries, args, env)?;
+    Ok(LowArgs { notices, ..low })
+}
 
 /// Reads the arguments behind the program's name; `env` looks up an environment variable.
 ///
 /// # Errors
 /// [`Error::Usage`] with the text for the user, worded as llama.cpp words it.
 pub fn parse(args: impl IntoIterator<Item = OsString>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<LowArgs> {
+    parse_after(&[], args, env)
+}
+
+fn parse_after(
+    config: &[config::Entry],
+    args: impl IntoIterator<Item = OsString>,
+    env: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<LowArgs> {
     let mut low = LowArgs::default();
-    let given = translate(args, env, &mut low.warnings)?;
+    let given = translate(args, env, config, &mut low.warnings)?;
     warn_of_repeats(&given, &mut low.warnings);
     let matches = command().try_get_matches_from(given.iter().map(to_clap)).map_err(|e| in_words(&e, &given))?;
     let mut n_seen: BTreeMap<&str, usize> = BTreeMap::new();
@@ -96,11 +122,13 @@ fn store(low: &mut LowArgs, g: &Given, matches: &ArgMatches, nth: usize) -> Chec
         Action::Refused(why) => {
             let value: String = value(matches, id, nth)?;
             let asks_for_nothing = g.flag.is_neutral(&value) || (!g.flag.takes_value() && value == "false");
-            if !asks_for_nothing && !g.from_env {
-                return Err(format!("not supported: {why}"));
-            }
             if !asks_for_nothing {
-                low.warnings.push(format!("environment variable {} is ignored: {why}", g.spelling));
+                let kind = match g.origin {
+                    Origin::CommandLine => return Err(format!("not supported: {why}")),
+                    Origin::Environment => "environment variable",
+                    Origin::Config => "option",
+                };
+                low.warnings.push(format!("{kind} {} is ignored: {why}", g.spelling));
             }
             Ok(())
         }
@@ -109,7 +137,7 @@ fn store(low: &mut LowArgs, g: &Given, matches: &ArgMatches, nth: usize) -> Chec
 
 fn warn_of_repeats(given: &[Given], warnings: &mut Vec<String>) {
     let mut seen = BTreeMap::new();
-    for g in given.iter().filter(|g| !g.from_env && !g.flag.accumulates) {
+    for g in given.iter().filter(|g| g.origin == Origin::CommandLine && !g.flag.accumulates) {
         if seen.insert(g.flag.id(), ()).is_some() {
             warnings.push(format!("argument '{}' specified multiple times, only the last value is used", g.spelling));
         }

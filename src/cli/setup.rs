@@ -108,8 +108,8 @@ pub fn chat_template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Std
     let text = |id: Option<u32>| id.map_or(String::new(), |id| t.text(id).into_owned());
     let special = SpecialTokens { bos: text(t.bos()), eos: text(t.eos()), add_bos: t.add_bos() };
     let own = loaded.model.gguf.str("tokenizer.chat_template")?;
-    let choice = Choice { given: args.chat_template.as_deref(), own, jinja: true };
-    let (template, notice) = ChatTemplate::open(choice, special, Default::default())?;
+    let choice = Choice { given: args.chat_template.as_deref(), own, jinja: args.low.jinja };
+    let (template, notice) = ChatTemplate::open(choice, special, args.low.template_variables.clone())?;
     notice.into_iter().for_each(|notice| console.message(2, &format!("warning: {notice}")));
     Ok(template)
 }

@@ -2,24 +2,33 @@
 //!
 //! clap knows neither long options with one dash (`-cnv`) nor `-fa` with a value that may be missing, and it takes `-1` for
 //! an option. Rules as `common_params_parse_ex` of llama.cpp: `--foo_bar` is `--foo-bar`; the next argument is the value
-//! whatever it looks like; the environment comes first. Beyond llama.cpp: `--foo=value`, and bare `-fa` and `-co`.
+//! whatever it looks like; configuration files come first, then the environment. Beyond llama.cpp: `--foo=value`, and bare `-fa` and `-co`.
 
 use std::ffi::{OsStr, OsString};
 
+use super::config;
 use super::flags::{self, Action, Flag};
 use super::help;
 use crate::error::{Error, Result};
+
+/// Who gave an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    Config,
+    Environment,
+    CommandLine,
+}
 
 /// One option as it was given.
 pub(super) struct Given {
     /// Its row.
     pub flag: &'static Flag,
-    /// As typed, or the environment variable.
+    /// As typed, or the environment variable, or the key and its file.
     pub spelling: String,
     /// The value; `true` or `false` for switches.
     pub value: OsString,
-    /// Whether the environment gave it.
-    pub from_env: bool,
+    /// Who gave it.
+    pub origin: Origin,
 }
 
 const TRUE: [&str; 4] = ["on", "enabled", "true", "1"];
@@ -38,31 +47,33 @@ fn word(value: &OsStr) -> Option<&'static str> {
     }
 }
 
-/// Splits arguments into options; `env` looks up an environment variable.
+/// Splits arguments into options; `env` looks up an environment variable, `config` is what configuration files say.
 ///
 /// # Errors
 /// [`Error::Usage`] naming an unknown argument or one whose value is missing or no valid UTF-8.
 pub(super) fn translate(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
+    config: &[config::Entry],
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Given>> {
     let typed = command_line(args)?;
-    let mut all = Vec::new();
+    let mut variables_given = Vec::new();
     for flag in flags::all().filter(|f| !f.env.is_empty()) {
         for (variable, value) in variables(flag, env) {
-            let replaced =
-                |g: &&Given| g.flag.id() == flag.id() || (!flag.group.is_empty() && g.flag.group == flag.group);
-            if let Some(g) = typed.iter().find(replaced) {
+            if let Some(g) = typed.iter().find(|g| g.replaces(flag)) {
                 warnings.push(format!(
                     "{variable} environment variable is set, but will be overwritten by command line argument {}",
                     g.spelling
                 ));
-            } else if let Some(value) = env_value(flag, &variable, value)? {
-                all.push(Given { flag, spelling: variable, value, from_env: true });
+            } else if let Some(value) = word_value(flag, &format!("environment variable \"{variable}\""), value)? {
+                variables_given.push(Given { flag, spelling: variable, value, origin: Origin::Environment });
             }
         }
     }
+    let mut all = config_files(config, warnings)?;
+    all.retain(|g| g.flag.accumulates || !variables_given.iter().chain(&typed).any(|later| later.replaces(g.flag)));
+    all.extend(variables_given);
     all.extend(typed);
     match all.iter().find(|g| !matches!(g.flag.action, Action::Path(_)) && g.value.to_str().is_none()) {
         Some(g) => Err(g.refusal("the value is not valid UTF-8")),
@@ -70,10 +81,43 @@ pub(super) fn translate(
     }
 }
 
+/// The options of configuration files.
+fn config_files(config: &[config::Entry], warnings: &mut Vec<String>) -> Result<Vec<Given>> {
+    let mut all = Vec::<Given>::new();
+    for entry in config {
+        let Some((flag, on)) = config::find(&entry.key) else {
+            warnings.push(format!(
+                "ignoring option '{}' from {}: not supported by this program",
+                entry.key,
+                entry.path.display()
+            ));
+            continue;
+        };
+        let spelling = format!("{} of {}", entry.key, entry.path.display());
+        let origin = format!("option \"{spelling}\"");
+        let mut value = word_value(flag, &origin, entry.value.clone().into())?;
+        if !on {
+            value = value.map(|v| (v != "true").to_string().into());
+        }
+        all.retain(|g| flag.accumulates || !g.replaces(flag));
+        all.extend(value.map(|value| Given { flag, spelling, value, origin: Origin::Config }));
+    }
+    Ok(all)
+}
+
 impl Given {
+    /// Whether it takes the place of another value for `flag`.
+    fn replaces(&self, flag: &Flag) -> bool {
+        self.flag.id() == flag.id() || (!flag.group.is_empty() && self.flag.group == flag.group)
+    }
+
     /// The error for a value that cannot be used.
     pub fn refusal(&self, why: &str) -> Error {
-        let kind = if self.from_env { "environment variable" } else { "argument" };
+        let kind = match self.origin {
+            Origin::Config => "option",
+            Origin::Environment => "environment variable",
+            Origin::CommandLine => "argument",
+        };
         refusal(self.flag, &format!("{kind} \"{}\"", self.spelling), why)
     }
 }
@@ -114,7 +158,7 @@ fn command_line(args: impl IntoIterator<Item = OsString>) -> Result<Vec<Given>> 
             _ if flag.takes_value() => args.next().ok_or_else(|| refuse("expected value for argument"))?,
             _ => on.to_string().into(),
         };
-        all.push(Given { flag, spelling, value, from_env: false });
+        all.push(Given { flag, spelling, value, origin: Origin::CommandLine });
     }
     Ok(all)
 }
@@ -147,19 +191,13 @@ fn variables(flag: &Flag, env: &dyn Fn(&str) -> Option<OsString>) -> Vec<(String
     off.or(plain).into_iter().collect()
 }
 
-/// The value as the command line would give it, or `None` when it asks for nothing.
-fn env_value(flag: &Flag, variable: &str, value: OsString) -> Result<Option<OsString>> {
+/// The value of a variable or of a key as the command line would give it, or `None` when it asks for nothing.
+fn word_value(flag: &Flag, origin: &str, value: OsString) -> Result<Option<OsString>> {
     let is_switch = !flag.takes_value();
     if !is_switch && !matches!(flag.action, Action::Choice(_)) {
         return Ok(Some(value));
     }
-    let wrong = || {
-        refusal(
-            flag,
-            &format!("environment variable \"{variable}\""),
-            &format!("unknown value '{}'", value.to_string_lossy()),
-        )
-    };
+    let wrong = || refusal(flag, origin, &format!("unknown value '{}'", value.to_string_lossy()));
     match (word(&value), is_switch) {
         (Some("off"), true) if flag.off.is_empty() => Ok(None),
         (Some("auto"), true) | (None, _) => Err(wrong()),

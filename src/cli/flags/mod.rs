@@ -10,6 +10,8 @@ mod output;
 mod prompt;
 mod refused;
 mod sampling;
+mod source;
+mod template;
 
 use std::path::PathBuf;
 
@@ -123,10 +125,12 @@ pub struct Category {
 /// All options, in the order of the help.
 pub const CATEGORIES: &[Category] = &[
     Category { title: "KV cache compression", flags: compress::FLAGS },
+    Category { title: "model", flags: source::FLAGS },
     Category { title: "prompt and conversation", flags: prompt::FLAGS },
+    Category { title: "chat template", flags: template::FLAGS },
     Category { title: "sampling", flags: sampling::FLAGS },
     Category { title: "context", flags: context::FLAGS },
-    Category { title: "model and threads", flags: model::FLAGS },
+    Category { title: "loading and threads", flags: model::FLAGS },
     Category { title: "output", flags: output::FLAGS },
     Category { title: "", flags: refused::FLAGS },
 ];

@@ -1,6 +1,6 @@
-//! Options of the model file, threads and devices.
+//! Options of how the model file is read, of threads and devices.
 
-use super::Action::{Int, Path, Switch, Text};
+use super::Action::{Int, Switch, Text};
 use super::{flag, int, one_of, set, Flag};
 use crate::cli::low::LoadMode;
 
@@ -15,8 +15,6 @@ const LOAD_MODES: &[(&str, LoadMode)] = &[
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
-    flag(&["-m", "--model"], "FNAME", "LLAMA_ARG_MODEL", Path(|a, path| set(&mut a.model, Some(path))),
-        "model file (GGUF)"),
     flag(&["-lm", "--load-mode"], "MODE", "LLAMA_ARG_LOAD_MODE", Text(|a, v| set(&mut a.load_mode, one_of(&v, LOAD_MODES)?)),
         "how the model file is read: auto (mmap), none (read into memory), mmap, mlock, mmap+mlock, dio (as none) (default: auto)"),
     flag(&["--mmap"], "", "", Switch(|a, on| set(&mut a.load_mode, if on { LoadMode::Mmap } else { LoadMode::Read })),

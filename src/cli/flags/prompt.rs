@@ -37,14 +37,4 @@ pub(super) const FLAGS: &[Flag] = &[
         "stop when the model writes this text, and in a conversation hand over to the user; may be given several times").accumulates(),
     flag(&["-mli", "--multiline-input"], "", "", Switch(|a, _| set(&mut a.multiline_input, true)),
         r"input of several lines: a line that ends in \ or / hands over to the model"),
-    flag(&["--chat-template"], "JINJA_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE", Text(|a, v| set(&mut a.chat_template, Some(Source::Text(v)))),
-        "chat template to use instead of the model's: Jinja text, or chatml"),
-    flag(&["--chat-template-file"], "FNAME", "LLAMA_ARG_CHAT_TEMPLATE_FILE", Path(|a, path| set(&mut a.chat_template, Some(Source::Binary(path)))),
-        "file with the chat template"),
-    flag(&["-cml", "--chatml"], "", "", Switch(|a, _| set(&mut a.chat_template, Some(Source::Text("chatml".to_string())))),
-        "same as --chat-template chatml"),
-    flag(&["--jinja"], "", "LLAMA_ARG_JINJA", Switch(|a, on| {
-        if !on { a.warnings.push("--no-jinja has no effect: chat templates are always read as Jinja".to_string()); }
-        Ok(())
-    }), "chat templates are Jinja (always)").off_by(&["--no-jinja"]),
 ];

@@ -14,20 +14,19 @@ const fn refused(names: &'static [&'static str], hint: &'static str, env: &'stat
 }
 
 const ADAPTER: &str = "adapters and control vectors are not implemented";
-const DOWNLOAD: &str = "models are not downloaded; download the file and use -m";
+const DOCKER: &str = "models are not fetched from Docker registries; use -hf or -mu";
 const GONE: &str = "llama.cpp has removed it, too";
 const GPU: &str = "no GPU is in use";
 const MEDIA: &str = "images, sound and video are not implemented";
+const MODEL: &str = "it needs an architecture that is not implemented";
 const PLACEMENT: &str = "prompt and generation use the same threads";
-const REASONING: &str = "thoughts are part of the text and are not limited";
+const REASONING: &str = "thoughts are printed as part of the text";
 const ROPE: &str = "positions are rotated as the model file says";
 const SERVER: &str = "it concerns servers only";
 const SPECULATIVE: &str = "speculative decoding is not implemented";
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
-    refused(&["-cl", "--cache-list"], "", "", DOWNLOAD),
-    refused(&["--completion-bash"], "", "", "there is no completion script"),
     refused(&["--server-base"], "URL", "", "there is no client for servers"),
     no_effect(&["-Cb", "--cpu-mask-batch"], "M", "", PLACEMENT),
     no_effect(&["-Crb", "--cpu-range-batch"], "lo-hi", "", PLACEMENT),
@@ -60,7 +59,6 @@ pub(super) const FLAGS: &[Flag] = &[
     no_effect(&["-lzm", "--lazy-mode"], "MODE", "LLAMA_ARG_LAZY_MODE", "tensors are read as --load-mode says"),
     no_effect(&["--numa"], "TYPE", "LLAMA_ARG_NUMA", "threads are placed by --cpu-mask, --cpu-range and --cpu-strict"),
     refused(&["-dev", "--device"], "<dev1,dev2,..>", "LLAMA_ARG_DEVICE", "this build computes on the CPU").neutral(&["none"]),
-    refused(&["--list-devices"], "", "", "this build computes on the CPU"),
     no_effect(&["-ot", "--override-tensor"], "<tensor name pattern>=<buffer type>,...", "LLAMA_ARG_OVERRIDE_TENSOR", GPU),
     no_effect(&["-cmoe", "--cpu-moe"], "", "LLAMA_ARG_CPU_MOE", GPU),
     no_effect(&["-ncmoe", "--n-cpu-moe"], "N", "LLAMA_ARG_N_CPU_MOE", GPU),
@@ -79,26 +77,16 @@ pub(super) const FLAGS: &[Flag] = &[
     refused(&["--control-vector"], "FNAME", "", ADAPTER),
     refused(&["--control-vector-scaled"], "FNAME:SCALE,...", "", ADAPTER),
     refused(&["--control-vector-layer-range"], "START END", "", ADAPTER),
-    refused(&["-mu", "--model-url"], "MODEL_URL", "LLAMA_ARG_MODEL_URL", DOWNLOAD),
-    refused(&["-dr", "--docker-repo"], "[<repo>/]<model>[:quant]", "LLAMA_ARG_DOCKER_REPO", DOWNLOAD),
-    refused(&["-hf", "-hfr", "--hf-repo"], "<user>/<model>[:quant]", "LLAMA_ARG_HF_REPO", DOWNLOAD),
-    refused(&["-hff", "--hf-file"], "FILE", "LLAMA_ARG_HF_FILE", DOWNLOAD),
-    refused(&["-hft", "--hf-token"], "TOKEN", "", DOWNLOAD),
-    refused(&["--chat-template-kwargs"], "STRING", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS", "the template gets the messages, bos_token, eos_token and add_generation_prompt").neutral(&["{}"]),
-    refused(&["--reasoning-format"], "FORMAT", "LLAMA_ARG_THINK", REASONING).neutral(&["none", "auto"]),
-    refused(&["-rea", "--reasoning"], "[on|off|auto]", "LLAMA_ARG_REASONING", REASONING).neutral(&["on", "auto"]),
-    refused(&["--reasoning-effort"], "LEVEL", "LLAMA_ARG_REASONING_EFFORT", REASONING).neutral(&["default"]),
-    refused(&["--reasoning-budget"], "N", "LLAMA_ARG_THINK_BUDGET", REASONING).neutral(&["-1"]),
+    refused(&["-dr", "--docker-repo"], "[<repo>/]<model>[:quant]", "LLAMA_ARG_DOCKER_REPO", DOCKER),
+    no_effect(&["--reasoning-format"], "FORMAT", "LLAMA_ARG_THINK", REASONING).neutral(&["none", "auto"]),
     no_effect(&["--reasoning-budget-message"], "MESSAGE", "LLAMA_ARG_THINK_BUDGET_MESSAGE", REASONING),
-    no_effect(&["--reasoning-preserve"], "", "LLAMA_ARG_REASONING_PRESERVE", REASONING).off_by(&["--no-reasoning-preserve"]),
     no_effect(&["--skip-chat-parsing"], "", "LLAMA_ARG_SKIP_CHAT_PARSING", "the answer is printed as it comes").off_by(&["--no-skip-chat-parsing"]),
     refused(&["--log-jsonl"], "", "LLAMA_ARG_LOG_JSONL", "messages are plain text on standard error").off_by(&["--no-log-jsonl"]),
     refused(&["--log-prompts-dir"], "PATH", "", "messages are plain text on standard error"),
-    no_effect(&["--offline"], "", "LLAMA_ARG_OFFLINE", "nothing is ever downloaded"),
-    refused(&["--gpt-oss-20b-default"], "", "", DOWNLOAD),
-    refused(&["--gpt-oss-120b-default"], "", "", DOWNLOAD),
-    refused(&["--vision-gemma-4b-default"], "", "", DOWNLOAD),
-    refused(&["--vision-gemma-12b-default"], "", "", DOWNLOAD),
+    refused(&["--gpt-oss-20b-default"], "", "", MODEL),
+    refused(&["--gpt-oss-120b-default"], "", "", MODEL),
+    refused(&["--vision-gemma-4b-default"], "", "", MEDIA),
+    refused(&["--vision-gemma-12b-default"], "", "", MEDIA),
 
     // Speculative decoding.
     refused(&["--spec-draft-hf", "-hfd", "-hfrd", "--hf-repo-draft"], "<user>/<model>[:quant]", "LLAMA_ARG_SPEC_DRAFT_HF_REPO", SPECULATIVE),

@@ -20,6 +20,7 @@ use super::low::{LowArgs, Special};
 use super::parse;
 use super::perf::Perf;
 use super::setup::{self, Loaded};
+use super::source;
 use crate::error::{Error, Result};
 use crate::ggml;
 use crate::sample::Chain;
@@ -39,7 +40,7 @@ const N_RESERVED: usize = 4;
 
 /// Runs the program with these arguments and gives its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
-    let low = match parse::parse(args, &|name| std::env::var_os(name)) {
+    let low = match parse::parse_with_config(args, &env) {
         Ok(low) => low,
         Err(e) => {
             eprintln!("{e}");
@@ -50,9 +51,23 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
         Some(Special::Help) => print!("{}", help::help()),
         Some(Special::Version) => eprint!("{}", help::version()),
         Some(Special::Methods) => print!("{}", help::methods()),
+        // Models are computed on the CPU, which llama.cpp does not list either.
+        Some(Special::Devices) => print!("Available devices:\n  (none)\n"),
+        Some(Special::CompletionBash) => print!("{}", help::completion_bash()),
+        Some(Special::CacheList) => match source::list(&env) {
+            Ok(list) => print!("{list}"),
+            Err(e) => {
+                eprintln!("{e}");
+                return 1;
+            }
+        },
         None => return run(low),
     }
     0
+}
+
+fn env(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
 }
 
 fn run(low: LowArgs) -> i32 {
@@ -63,6 +78,9 @@ fn run(low: LowArgs) -> i32 {
             return 1;
         }
     };
+    for notice in &low.notices {
+        console.message(INFO, notice);
+    }
     for warning in &low.warnings {
         console.message(WARN, &format!("warning: {warning}"));
     }
@@ -84,8 +102,9 @@ fn run(low: LowArgs) -> i32 {
     }
 }
 
-fn load_and_run(low: LowArgs, console: &mut Console<Stdout, Stderr>, interrupt: &mut Option<Interrupt>) -> Result<i32> {
+fn load_and_run(mut low: LowArgs, console: &mut Console<Stdout, Stderr>, interrupt: &mut Option<Interrupt>) -> Result<i32> {
     let n_warned = low.warnings.len();
+    source::resolve(&mut low, &env, console)?;
     let args = HighArgs::new(low)?;
     for warning in &args.low.warnings[n_warned..] {
         console.message(WARN, &format!("warning: {warning}"));

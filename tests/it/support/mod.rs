@@ -1,5 +1,6 @@
 //! What several test modules need: real models where they were fetched, an engine, greedy decoding.
 
+pub mod server;
 pub mod tiny;
 
 use std::path::{Path, PathBuf};
