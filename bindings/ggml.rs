@@ -71,6 +71,9 @@ pub const GGML_PREC_F16: ggml_prec = 20;
 pub const GGML_PREC_Q8: ggml_prec = 30;
 pub const GGML_PREC_Q4: ggml_prec = 40;
 pub type ggml_prec = ::core::ffi::c_uint;
+pub const GGML_HINT_NONE: ggml_op_hint = 0;
+pub const GGML_HINT_SRC0_IS_HADAMARD: ggml_op_hint = 1;
+pub type ggml_op_hint = ::core::ffi::c_uint;
 pub const GGML_OP_NONE: ggml_op = 0;
 pub const GGML_OP_DUP: ggml_op = 1;
 pub const GGML_OP_ADD: ggml_op = 2;
@@ -367,6 +370,13 @@ pub struct ggml_backend_sched {
     _unused: [u8; 0],
 }
 pub type ggml_backend_sched_t = *mut ggml_backend_sched;
+pub const GGML_NUMA_STRATEGY_DISABLED: ggml_numa_strategy = 0;
+pub const GGML_NUMA_STRATEGY_DISTRIBUTE: ggml_numa_strategy = 1;
+pub const GGML_NUMA_STRATEGY_ISOLATE: ggml_numa_strategy = 2;
+pub const GGML_NUMA_STRATEGY_NUMACTL: ggml_numa_strategy = 3;
+pub const GGML_NUMA_STRATEGY_MIRROR: ggml_numa_strategy = 4;
+pub const GGML_NUMA_STRATEGY_COUNT: ggml_numa_strategy = 5;
+pub type ggml_numa_strategy = ::core::ffi::c_uint;
 pub type ggml_vec_dot_t = ::core::option::Option<
     unsafe extern "C" fn(
         n: ::core::ffi::c_int,
@@ -455,6 +465,7 @@ unsafe extern "C" {
     pub fn ggml_rms_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
     pub fn ggml_mul_mat(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_mul_mat_set_prec(a: *mut ggml_tensor, prec: ggml_prec);
+    pub fn ggml_mul_mat_set_hint(a: *mut ggml_tensor, hint: ggml_op_hint);
     pub fn ggml_mul_mat_id(
         ctx: *mut ggml_context,
         as_: *mut ggml_tensor,
@@ -658,6 +669,7 @@ unsafe extern "C" {
     ) -> ggml_status;
     pub fn ggml_backend_cpu_buffer_from_ptr(ptr: *mut ::core::ffi::c_void, size: usize) -> ggml_backend_buffer_t;
     pub fn ggml_backend_cpu_buffer_type() -> ggml_backend_buffer_type_t;
+    pub fn ggml_numa_init(numa: ggml_numa_strategy);
     pub fn ggml_threadpool_new(params: *mut ggml_threadpool_params) -> *mut ggml_threadpool;
     pub fn ggml_threadpool_free(threadpool: *mut ggml_threadpool);
     pub fn ggml_cpu_has_sse3() -> ::core::ffi::c_int;

@@ -4,6 +4,7 @@
 //! Every layer is one K and one V tensor of rows, `{head_dim, n_rows}`, in a buffer of its own, so that a layer can be freed alone.
 //! Dense: row `g * n_ctx + pos`. Sliding window: row `g * n_ring + pos % n_ring`. Pool: each head owns a run of rows.
 
+pub mod hadamard;
 pub mod mask;
 pub mod memory;
 pub mod plan;
@@ -14,6 +15,8 @@ pub mod source;
 pub mod view;
 
 use crate::error::{Error, Result};
+use hadamard::Hadamard;
+
 use crate::ggml::{BufferType, Chunk, Context, HeadSpan, LayerSpans, Tensor, Type};
 use std::sync::Arc;
 
@@ -88,6 +91,10 @@ pub struct KvCache {
     /// One per layer.
     pub layers: Vec<LayerCache>,
     options: CacheOptions,
+    /// What is done to keys before they are stored, and to queries.
+    pub hadamard_k: Option<Hadamard>,
+    /// What is done to values before they are stored, and to the output of an attention.
+    pub hadamard_v: Option<Hadamard>,
     n_head_kv: usize,
     head_dim_k: usize,
     head_dim_v: usize,
@@ -116,6 +123,8 @@ impl KvCache {
             options,
             n_head_kv: shape.n_head_kv,
             head_dim_k: shape.head_dim_k,
+            hadamard_k: Hadamard::of_keys(options.ty_k, shape.head_dim_k, buft)?,
+            hadamard_v: Hadamard::of_values(options.ty_v, shape.head_dim_v, buft)?,
             head_dim_v: shape.head_dim_v,
             n_swa: shape.n_swa,
             n_past: 0,

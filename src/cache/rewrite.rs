@@ -3,6 +3,7 @@
 //! One layer at a time, so that memory never exceeds the full cache and one layer's pool. Entries go straight to the new
 //! buffer: moving them to the front of the old one first would only add a copy. Bytes of exact tokens are copied as they are.
 
+use super::hadamard::Hadamard;
 use super::plan::{HeadPlan, LayerPlan, Row};
 use super::{KvCache, LayerCache, Layout, PoolHead};
 use crate::error::{Error, Result};
@@ -56,8 +57,8 @@ impl KvCache {
         let keys = |h: &HeadPlan| h.entries.iter().map(|e| e.key).collect::<Vec<_>>();
         let values = |h: &HeadPlan| h.entries.iter().map(|e| e.value).collect::<Vec<_>>();
         let job = Move { old: &old, heads: &heads, n_tokens: n_prompt - first, n_since };
-        job.run(&layer.k, &new.k, plan.heads.iter().map(|h| (keys(h), &h.new_keys[..])))?;
-        job.run(&layer.v, &new.v, plan.heads.iter().map(|h| (values(h), &h.new_values[..])))?;
+        job.run(&layer.k, &new.k, self.hadamard_k.as_ref(), plan.heads.iter().map(|h| (keys(h), &h.new_keys[..])))?;
+        job.run(&layer.v, &new.v, self.hadamard_v.as_ref(), plan.heads.iter().map(|h| (values(h), &h.new_values[..])))?;
         if !layer.bias.is_empty() || plan.heads.iter().flat_map(|h| &h.entries).any(|e| e.bias != 0.0) {
             new.bias = vec![0.0; row];
             for ((place, head), &(from, n_kept)) in heads.iter().zip(&plan.heads).zip(&old) {
@@ -129,7 +130,13 @@ struct Move<'a> {
 
 impl Move<'_> {
     /// Copies the rows of one tensor. `plans`: per head the sources and the new rows `{dim, n_new}`.
-    fn run<'p>(&self, from: &Tensor, to: &Tensor, plans: impl Iterator<Item = (Vec<Row>, &'p [f32])>) -> Result<()> {
+    fn run<'p>(
+        &self,
+        from: &Tensor,
+        to: &Tensor,
+        hadamard: Option<&Hadamard>,
+        plans: impl Iterator<Item = (Vec<Row>, &'p [f32])>,
+    ) -> Result<()> {
         let dim = from.ne()[0];
         let stride = from.ty().row_size(dim);
         let mut old = Vec::new();
@@ -138,8 +145,10 @@ impl Move<'_> {
             let n_replaced = n_kept + self.n_tokens;
             old.resize((n_replaced + self.n_since) * stride, 0);
             from.read(first * stride, &mut old)?;
+            let mut new = new.to_vec();
+            hadamard.iter().for_each(|h| h.apply(&mut new));
             let mut converted = vec![0u8; new.len() / dim * stride];
-            if !new.is_empty() && !from.ty().from_f32(new, dim, &mut converted) {
+            if !new.is_empty() && !from.ty().from_f32(&new, dim, &mut converted) {
                 return Err(Error::unsupported("KV cache type for new entries", from.ty().name()));
             }
             let mut out = Vec::with_capacity((n_kept + rows.len() + self.n_since) * stride);
@@ -195,7 +204,8 @@ impl KvCache {
             }
             layers.push(new);
         }
-        Ok(KvCache { layers, version: self.version + 1, ..*self })
+        let (hadamard_k, hadamard_v) = (self.hadamard_k.clone(), self.hadamard_v.clone());
+        Ok(KvCache { layers, hadamard_k, hadamard_v, version: self.version + 1, ..*self })
     }
 }
 

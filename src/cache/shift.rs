@@ -3,6 +3,7 @@
 //! Keys are rotated to their new positions (`llama_memory_seq_rm` and `llama_memory_seq_add` of llama.cpp, whose K-shift does
 //! the same at the next decode); values are only moved. Quantised keys are dequantised, rotated and quantised again.
 
+use super::hadamard::Hadamard;
 use super::rope::Rope;
 use super::{KvCache, LayerCache, Layout};
 use crate::error::{Error, Result};
@@ -36,7 +37,7 @@ impl KvCache {
             let from = (n_keep + n_discard).max(self.n_past - n_held);
             let job = Job { n_rows, from, to: self.n_past, n_discard };
             for g in 0..self.n_head_kv {
-                job.run(layer, g, rope)?;
+                job.run(layer, g, rope, self.hadamard_k.as_ref())?;
             }
         }
         self.n_past -= n_discard;
@@ -53,11 +54,11 @@ struct Job {
 }
 
 impl Job {
-    fn run(&self, layer: &LayerCache, g: usize, rope: &Rope) -> Result<()> {
+    fn run(&self, layer: &LayerCache, g: usize, rope: &Rope, hadamard: Option<&Hadamard>) -> Result<()> {
         let mut values = self.read(&layer.v, g)?;
         self.write(&layer.v, g, &mut values)?;
         let mut keys = self.read(&layer.k, g)?;
-        self.rotate(&layer.k, &mut keys, rope)?;
+        self.rotate(&layer.k, &mut keys, rope, hadamard)?;
         self.write(&layer.k, g, &mut keys)
     }
 
@@ -70,7 +71,7 @@ impl Job {
         Ok((self.from..self.to).flat_map(row).copied().collect())
     }
 
-    fn rotate(&self, t: &Tensor, bytes: &mut [u8], rope: &Rope) -> Result<()> {
+    fn rotate(&self, t: &Tensor, bytes: &mut [u8], rope: &Rope, hadamard: Option<&Hadamard>) -> Result<()> {
         let dim = t.ne()[0];
         let mut keys = vec![0.0f32; (self.to - self.from) * dim];
         let mut done = t.ty().to_f32(bytes, &mut keys);
@@ -79,7 +80,9 @@ impl Job {
         match done {
             true => Ok(()),
             false => Err(Error::unsupported("KV cache type for a context shift", t.ty().name())),
+        hadamard.iter().for_each(|h| h.apply(&mut keys));
         }
+        hadamard.iter().for_each(|h| h.apply(&mut keys));
     }
 
     fn write(&self, t: &Tensor, g: usize, rows: &mut [u8]) -> Result<()> {

@@ -5,12 +5,15 @@ use crate::error::{Error, Result};
 use crate::ggml::Tensor;
 
 impl KvCache {
-    /// Keys of a head, dequantised. Shapes: `out: {head_dim_k, n}` for the tokens since the last pass from the `first` of them on.
+    /// Keys of a head, dequantised and as the model computed them. Shapes: `out: {head_dim_k, n}` for the tokens since the last pass
+    /// from the `first` of them on.
     ///
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.read_rows(il, &self.layers[il].k, g, first, out)
+        self.read_rows(il, &self.layers[il].k, g, first, out)?;
+        self.hadamard_k.iter().for_each(|h| h.apply(out));
+        Ok(())
     }
 
     /// Values of a head, as [`KvCache::read_keys`].
@@ -18,7 +21,9 @@ impl KvCache {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.read_rows(il, &self.layers[il].v, g, first, out)
+        self.read_rows(il, &self.layers[il].v, g, first, out)?;
+        self.hadamard_v.iter().for_each(|h| h.apply(out));
+        Ok(())
     }
 
     fn read_rows(&self, il: usize, t: &Tensor, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
@@ -52,6 +57,7 @@ impl KvCache {
         let h = &heads[g];
         let mut keys = vec![0.0; h.n_entries * self.head_dim_k];
         read(&layer.k, h.row, &mut keys)?;
+        self.hadamard_k.iter().for_each(|h| h.apply(&mut keys));
         let bias = layer.bias.get(h.row..h.row + h.n_entries);
         Ok((keys, bias.map_or_else(|| vec![0.0; h.n_entries], <[f32]>::to_vec)))
     }

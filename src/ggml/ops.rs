@@ -199,6 +199,23 @@ impl Context {
         self.build(&[a, b], |ctx| unsafe { sys::ggml_mul_mat(ctx, a.raw(), b.raw()) })
     }
 
+    /// Multiplies each block of `x` with a Walsh-Hadamard matrix, which ggml may do without reading it. C equivalent:
+    /// `ggml_mul_mat` with `GGML_HINT_SRC0_IS_HADAMARD`.
+    ///
+    /// Shapes: `h: {n, n}`, `n` a power of two, `x: {d, y, z}` with `d % n == 0`; result as `x`.
+    ///
+    /// # Errors
+    /// When the shapes do not fit.
+    pub fn hadamard(&self, h: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let (n, ne) = (h.ne()[0], x.ne());
+        let ok = n.is_power_of_two() && h.ne() == [n, n, 1, 1] && ne[0] % n == 0 && ne[3] == 1 && x.is_contiguous();
+        require(ok, "hadamard", "whole blocks of a power of two", &[h, x])?;
+        let y = self.mul_mat(h, &self.reshape(x, &[n, x.n_elements() / n])?)?;
+        // SAFETY: the tensor is a fresh product of this context.
+        unsafe { sys::ggml_mul_mat_set_hint(y.raw(), sys::GGML_HINT_SRC0_IS_HADAMARD) };
+        self.reshape(&y, &ne[..3])
+    }
+
     /// Sum over rows of `a` times elements of `b`: `out[i, j] = sum_t a[i, t] * b[j, t]`. C equivalent: `ggml_out_prod`.
     ///
     /// Shapes: `a: {n, t, x, y} f32`, `b: {m, t, x, y} f32`; result `{n, m, x, y} f32`.

@@ -5,6 +5,7 @@
 
 use super::graph::{Attention, Build};
 use super::weights::Layer;
+use crate::cache::hadamard::Hadamard;
 use crate::cache::rope::{Rope, RopeKind};
 use crate::cache::{Layout, PoolHead};
 use crate::error::{Error, Result};
@@ -120,10 +121,13 @@ impl Build<'_> {
         let hp = &self.model.hp;
         let (n, g) = (self.spec.n_tokens, hp.n_head_kv);
         self.tap_queries(il, q)?;
-        let layer = &self.cache.layers[il];
+        let (layer, hadamard_v) = (&self.cache.layers[il], self.cache.hadamard_v.as_ref());
+        let (q, k) =
+            (&self.spread(q, self.cache.hadamard_k.as_ref())?, self.spread(k, self.cache.hadamard_k.as_ref())?);
+        let v = self.spread(v, hadamard_v)?;
         let rows = self.ctx.view(&self.inputs.rows, [g * n, 1, 1, 1], [g * n * 8; 3], il * g * n * 8)?;
-        let k = self.ctx.set_rows(&layer.k, &self.ctx.reshape(k, &[hp.head_dim_k, g * n])?, &rows)?;
-        let v = self.ctx.set_rows(&layer.v, &self.ctx.reshape(v, &[hp.head_dim_v, g * n])?, &rows)?;
+        let k = self.ctx.set_rows(&layer.k, &self.ctx.reshape(&k, &[hp.head_dim_k, g * n])?, &rows)?;
+        let v = self.ctx.set_rows(&layer.v, &self.ctx.reshape(&v, &[hp.head_dim_v, g * n])?, &rows)?;
         self.graph.expand(&k)?;
         self.graph.expand(&v)?;
         self.tap_attention_mass(il, q, &k)?;
@@ -167,10 +171,19 @@ impl Build<'_> {
     }
 
     /// The rows of a cache tensor that each head reads. Result `{head_dim, n_kv, n_head}`.
+        let out = self.spread(&out, hadamard_v)?;
     fn rows(&self, t: &Tensor, runs: Runs) -> Result<Tensor> {
         let (row, Runs { first, n_head, stride, n_kv }) = (t.nb()[1], runs);
         self.ctx.view(t, [t.ne()[0], n_kv, n_head, 1], [row, stride * row, n_head * stride * row], first * row)
     }
+    /// The transform of a quantised cache, which is its own inverse.
+    fn spread(&self, x: &Tensor, hadamard: Option<&Hadamard>) -> Result<Tensor> {
+        match hadamard {
+            Some(h) => self.ctx.hadamard(&h.matrix, x),
+            None => Ok(x.clone()),
+        }
+    }
+
 
     /// Softmax of the logits of all heads. Result `{n_kv, n_tokens, n_head}`.
     fn probabilities(&self, q: &Tensor, k: &Tensor, runs: Runs, mask: &Tensor) -> Result<Tensor> {

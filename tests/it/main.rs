@@ -20,6 +20,7 @@ mod hub;
 mod methods;
 mod options;
 mod pass;
+mod kv_types;
 mod perplexity;
 mod sample;
 mod sampling_options;

@@ -20,6 +20,7 @@ const N_FF: u64 = 96;
 const N_HEAD: u64 = 4;
 const N_HEAD_KV: u64 = 2;
 const HEAD_DIM: u64 = 32;
+const WIDE_HEAD_DIM: u64 = 128;
 const N_VOCAB: usize = 300;
 
 /// One tensor of a model: name, type, shape, and mean and deviation of its values.
@@ -60,8 +61,26 @@ pub fn path(arch: &str) -> PathBuf {
     path
 }
 
+/// The same with heads that are long enough to be transformed in a quantised cache.
+pub fn wide(arch: &'static str) -> Arc<Model> {
+    Arc::new(Model::load(&wide_path(arch), LoadOptions::default()).unwrap())
+}
+
+/// The file of [`wide`], written anew.
+pub fn wide_path(arch: &str) -> PathBuf {
+    static WRITING: Mutex<()> = Mutex::new(());
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tiny-wide-{arch}.gguf"));
+    let _one = WRITING.lock().unwrap_or_else(|e| e.into_inner());
+    sized(arch, WIDE_HEAD_DIM).write(&path);
+    path
+}
+
 /// What the model of this architecture consists of.
 pub fn recipe(arch: &str) -> Recipe {
+    sized(arch, HEAD_DIM)
+}
+
+fn sized(arch: &str, head_dim: u64) -> Recipe {
     let mut header = Writer::new();
     let n_layer: u64 = match arch {
         "gemma3" => 5,
@@ -75,8 +94,8 @@ pub fn recipe(arch: &str) -> Recipe {
     number("feed_forward_length", N_FF);
     number("attention.head_count", N_HEAD);
     number("attention.head_count_kv", N_HEAD_KV);
-    number("attention.key_length", HEAD_DIM);
-    number("attention.value_length", HEAD_DIM);
+    number("attention.key_length", head_dim);
+    number("attention.value_length", head_dim);
     if arch == "gemma3" {
         number("attention.sliding_window", N_SWA as u64);
         number("attention.sliding_window_pattern", 2);
@@ -87,10 +106,10 @@ pub fn recipe(arch: &str) -> Recipe {
         "gemma3" => spm_vocabulary(&mut header),
         _ => bpe_vocabulary(&mut header),
     }
-    Recipe { header, tensors: tensors(arch, n_layer) }
+    Recipe { header, tensors: tensors(arch, n_layer, head_dim) }
 }
 
-fn tensors(arch: &str, n_layer: u64) -> Vec<Row> {
+fn tensors(arch: &str, n_layer: u64, head_dim: u64) -> Vec<Row> {
     let matrix_ty = match arch {
         "qwen2" | "qwen3" => GgmlType::F16,
         _ => GgmlType::F32,
@@ -104,7 +123,7 @@ fn tensors(arch: &str, n_layer: u64) -> Vec<Row> {
     add("output_norm.weight".into(), f32, &[N_EMBD], 1.0, 0.1);
     if arch == "llama" {
         add("output.weight".into(), f32, &[N_EMBD, N_VOCAB as u64], 0.0, 0.3);
-        add("rope_freqs.weight".into(), f32, &[HEAD_DIM / 2], 2.0, 0.5);
+        add("rope_freqs.weight".into(), f32, &[head_dim / 2], 2.0, 0.5);
     }
     let has_qk_norm = ["qwen3", "gemma3"].contains(&arch);
     for il in 0..n_layer {
@@ -112,10 +131,10 @@ fn tensors(arch: &str, n_layer: u64) -> Vec<Row> {
         let mut matrix = |what: &str, n_in: u64, n_out: u64, gain: f32| {
             add(name(what), matrix_ty, &[n_in, n_out], 0.0, gain / (n_in as f32).sqrt());
         };
-        matrix("attn_q.weight", N_EMBD, HEAD_DIM * N_HEAD, 1.5);
-        matrix("attn_k.weight", N_EMBD, HEAD_DIM * N_HEAD_KV, 1.5);
-        matrix("attn_v.weight", N_EMBD, HEAD_DIM * N_HEAD_KV, 1.0);
-        matrix("attn_output.weight", HEAD_DIM * N_HEAD, N_EMBD, 1.0);
+        matrix("attn_q.weight", N_EMBD, head_dim * N_HEAD, 1.5);
+        matrix("attn_k.weight", N_EMBD, head_dim * N_HEAD_KV, 1.5);
+        matrix("attn_v.weight", N_EMBD, head_dim * N_HEAD_KV, 1.0);
+        matrix("attn_output.weight", head_dim * N_HEAD, N_EMBD, 1.0);
         matrix("ffn_gate.weight", N_EMBD, N_FF, 1.0);
         matrix("ffn_up.weight", N_EMBD, N_FF, 1.0);
         matrix("ffn_down.weight", N_FF, N_EMBD, 1.0);
@@ -123,13 +142,13 @@ fn tensors(arch: &str, n_layer: u64) -> Vec<Row> {
         vector("attn_norm.weight", N_EMBD, 1.0, 0.1);
         vector("ffn_norm.weight", N_EMBD, 1.0, 0.1);
         if arch == "qwen2" {
-            vector("attn_q.bias", HEAD_DIM * N_HEAD, 0.0, 0.3);
-            vector("attn_k.bias", HEAD_DIM * N_HEAD_KV, 0.0, 0.3);
-            vector("attn_v.bias", HEAD_DIM * N_HEAD_KV, 0.0, 0.3);
+            vector("attn_q.bias", head_dim * N_HEAD, 0.0, 0.3);
+            vector("attn_k.bias", head_dim * N_HEAD_KV, 0.0, 0.3);
+            vector("attn_v.bias", head_dim * N_HEAD_KV, 0.0, 0.3);
         }
         if has_qk_norm {
-            vector("attn_q_norm.weight", HEAD_DIM, 1.5, 0.1);
-            vector("attn_k_norm.weight", HEAD_DIM, 1.5, 0.1);
+            vector("attn_q_norm.weight", head_dim, 1.5, 0.1);
+            vector("attn_k_norm.weight", head_dim, 1.5, 0.1);
         }
         if arch == "gemma3" {
             vector("post_attention_norm.weight", N_EMBD, 1.0, 0.1);
@@ -214,4 +233,43 @@ fn spm_vocabulary(header: &mut Writer) {
     header.set("tokenizer.ggml.bos_token_id", 1u32).unwrap();
     header.set("tokenizer.ggml.eos_token_id", 2u32).unwrap();
     set_tokens(header, tokens.into_iter().map(String::into_bytes).collect(), types);
+}
+
+/// Rank of the factors of [`lora`].
+pub const RANK: u64 = 4;
+
+/// A LoRA adapter of the model of this architecture, with pairs for these weights; `change` may make it a wrong one.
+pub fn lora(arch: &str, weights: &[&str], path: &Path, change: impl FnOnce(&mut Recipe)) {
+    let mut header = Writer::new();
+    header.set("general.type", "adapter").unwrap();
+    header.set("general.architecture", arch).unwrap();
+    header.set("adapter.type", "lora").unwrap();
+    header.set("adapter.lora.alpha", 8f32).unwrap();
+    let model = recipe(arch);
+    let mut tensors = Vec::new();
+    for weight in weights {
+        let base = &model.tensors.iter().find(|t| t.name == *weight).unwrap_or_else(|| panic!("{weight}")).ne;
+        // The factors of embeddings lie the other way round.
+        let (a, b) = match *weight {
+            "token_embd.weight" => ([RANK, base[1]], [RANK, base[0]]),
+            _ => ([base[0], RANK], [RANK, base[1]]),
+        };
+        for (side, ne) in [("lora_a", a), ("lora_b", b)] {
+            let std = 0.5 / (ne[0] as f32).sqrt();
+            tensors.push(Row { name: format!("{weight}.{side}"), ty: GgmlType::F32, ne: ne.to_vec(), mean: 0.0, std });
+        }
+    }
+    let mut recipe = Recipe { header, tensors };
+    change(&mut recipe);
+    recipe.write(path);
+}
+
+/// A control vector with directions for layers 1 and 2 of a tiny model.
+pub fn control_vector(path: &Path, change: impl FnOnce(&mut Recipe)) {
+    let mut header = Writer::new();
+    header.set("general.architecture", "controlvector").unwrap();
+    let row = |il| Row { name: format!("direction.{il}"), ty: GgmlType::F32, ne: vec![N_EMBD], mean: 0.0, std: 0.5 };
+    let mut recipe = Recipe { header, tensors: vec![row(1), row(2)] };
+    change(&mut recipe);
+    recipe.write(path);
 }
