@@ -34,6 +34,8 @@ pub struct EngineOptions {
     pub n_threads_batch: usize,
     /// How idle threads wait, priority and placement; its thread count is the larger of the two above.
     pub threads: ThreadParams,
+    /// The same for batches, where it differs.
+    pub threads_batch: Option<ThreadParams>,
     /// How attention is computed.
     pub flash_attn: FlashAttn,
     /// Type of cached keys.
@@ -139,8 +141,11 @@ impl Engine {
         }
         options.n_ubatch = options.n_ubatch.clamp(1, options.n_ctx.max(1));
         options.threads.n_threads = options.n_threads.max(options.n_threads_batch).max(1);
+        if let Some(batch) = &mut options.threads_batch {
+            (options.threads.n_threads, batch.n_threads) = (options.n_threads.max(1), options.n_threads_batch.max(1));
+        }
         let size = graph_size(&model.hp);
-        let sched = Scheduler::new(vec![Backend::cpu(&options.threads)?], size)?;
+        let sched = Scheduler::new(vec![Backend::cpu(&options.threads, options.threads_batch.as_ref())?], size)?;
         let cache = Self::new_cache(&model, &options, sched.cpu_buffer_type())?;
         Ok(Engine { model, options, sched, cache, kept: None, projection: None, n_reused: 0 })
     }
@@ -341,7 +346,9 @@ impl Engine {
         record: &mut Recorded,
     ) -> Result<Vec<f32>> {
         self.fill(g, tokens, pos, tap_ids)?;
-        self.sched.set_threads(if tokens.len() > 1 { self.options.n_threads_batch } else { self.options.n_threads });
+        let is_batch = tokens.len() > 1;
+        let n_threads = if is_batch { self.options.n_threads_batch } else { self.options.n_threads };
+        self.sched.set_threads(n_threads, is_batch);
         self.sched.compute(&mut g.graph)?;
         self.record(g, pos, tap_ids, record)?;
         let Some(t) = &g.outputs.logits else { return Ok(Vec::new()) };

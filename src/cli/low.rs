@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use crate::ggml::Numa;
 use crate::sample::SampleParams;
 
 /// Something to print instead of running.
@@ -50,6 +51,44 @@ pub enum LoadMode {
 
 /// Where a text comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
+/// How threads are placed and how they wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // as in LowArgs
+pub struct Placement {
+    pub cpu_mask: Vec<bool>,
+    pub strict: bool,
+    pub priority: i32,
+    pub poll: u32,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Placement { cpu_mask: Vec::new(), strict: false, priority: 0, poll: 50 }
+    }
+}
+
+/// The same for prompts, where it differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)] // as in LowArgs
+pub struct PlacementBatch {
+    pub cpu_mask: Vec<bool>,
+    pub strict: Option<bool>,
+    pub priority: Option<i32>,
+    pub poll: Option<u32>,
+}
+
+impl Placement {
+    /// The placement for prompts: what is not given for them is the same.
+    pub fn batch(&self, asked: &PlacementBatch) -> Placement {
+        Placement {
+            cpu_mask: if asked.cpu_mask.is_empty() { &self.cpu_mask } else { &asked.cpu_mask }.clone(),
+            strict: asked.strict.unwrap_or(self.strict),
+            priority: asked.priority.unwrap_or(self.priority),
+            poll: asked.poll.unwrap_or(self.poll),
+        }
+    }
+}
+
 pub enum Source {
     /// The command line.
     Text(String),
@@ -158,10 +197,9 @@ pub struct LowArgs {
     /// 0 = all hardware threads.
     pub n_threads: Option<usize>,
     pub n_threads_batch: Option<usize>,
-    pub cpu_mask: Vec<bool>,
-    pub cpu_strict: bool,
-    pub priority: i32,
-    pub poll: u32,
+    pub placement: Placement,
+    pub placement_batch: PlacementBatch,
+    pub numa: Option<Numa>,
     /// -1 = auto, -2 = all.
     pub n_gpu_layers: i32,
 
@@ -243,10 +281,9 @@ impl Default for LowArgs {
             repack: true,
             n_threads: None,
             n_threads_batch: None,
-            cpu_mask: Vec::new(),
-            cpu_strict: false,
-            priority: 0,
-            poll: 50,
+            placement: Placement::default(),
+            placement_batch: PlacementBatch::default(),
+            numa: None,
             n_gpu_layers: -1,
             display_prompt: true,
             special_tokens: false,

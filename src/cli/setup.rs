@@ -2,7 +2,7 @@
 
 use super::console::Console;
 use super::high::HighArgs;
-use super::low::{KvSize, LoadMode, OnOffAuto};
+use super::low::{KvSize, LoadMode, OnOffAuto, Placement};
 use crate::cache::{CacheOptions, KvCache};
 use crate::compress::{self, MethodOptions, Named};
 use crate::engine::{Engine, EngineOptions, FlashAttn};
@@ -39,6 +39,9 @@ pub struct Loaded {
 /// When the file is missing, damaged or not supported.
 pub fn load(args: &HighArgs) -> Result<Loaded> {
     let low = &args.low;
+    if let Some(numa) = low.numa {
+        numa.init();
+    }
     let gguf = Gguf::open(&args.model)?;
     let options = LoadOptions {
         mmap: low.load_mode != LoadMode::Read,
@@ -78,17 +81,21 @@ pub fn session(args: &HighArgs, model: &Arc<Model>, notice: &mut dyn FnMut(Strin
 /// When a cache type is not supported.
 pub fn engine_options(args: &HighArgs, n_ctx: usize) -> Result<EngineOptions> {
     let low = &args.low;
-    let mut threads = ThreadParams::new(args.n_threads.max(args.n_threads_batch));
-    threads.poll = low.poll;
-    threads.priority = low.priority;
-    threads.cpu_mask.clone_from(&low.cpu_mask);
-    threads.strict_cpu = low.cpu_strict;
+    let threads = |placement: Placement| ThreadParams {
+        n_threads: args.n_threads.max(args.n_threads_batch),
+        poll: placement.poll,
+        priority: placement.priority,
+        cpu_mask: placement.cpu_mask,
+        strict_cpu: placement.strict,
+    };
+    let batch = low.placement.batch(&low.placement_batch);
     Ok(EngineOptions {
         n_ctx,
         n_ubatch: low.n_ubatch,
         n_threads: args.n_threads,
         n_threads_batch: args.n_threads_batch,
-        threads,
+        threads_batch: (batch != low.placement).then(|| threads(batch)),
+        threads: threads(low.placement.clone()),
         flash_attn: match low.flash_attn {
             OnOffAuto::On => FlashAttn::On,
             OnOffAuto::Off => FlashAttn::Off,

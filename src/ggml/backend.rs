@@ -168,6 +168,31 @@ impl Device {
     }
 }
 
+/// `--numa`: how threads are divided among the nodes of a machine with several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numa {
+    /// Evenly.
+    Distribute,
+    /// All on the node where the program was started.
+    Isolate,
+    /// As `numactl` says.
+    Numactl,
+}
+
+impl Numa {
+    /// Tells ggml, once per process and before threads are started.
+    pub fn init(self) {
+        let strategy = match self {
+            Numa::Distribute => sys::GGML_NUMA_STRATEGY_DISTRIBUTE,
+            Numa::Isolate => sys::GGML_NUMA_STRATEGY_ISOLATE,
+            Numa::Numactl => sys::GGML_NUMA_STRATEGY_NUMACTL,
+        };
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // SAFETY: takes no pointer; ggml asks for one call only.
+        ONCE.call_once(|| unsafe { sys::ggml_numa_init(strategy) });
+    }
+}
+
 /// How the CPU backend uses threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadParams {
@@ -193,7 +218,9 @@ impl ThreadParams {
 /// A running device.
 pub struct Backend {
     raw: NonNull<sys::ggml_backend>,
-    pool: Option<NonNull<sys::ggml_threadpool>>,
+    /// For single tokens, and for batches where those are placed in another way.
+    pools: Vec<NonNull<sys::ggml_threadpool>>,
+    active: usize,
 }
 
 // SAFETY: a backend may be used from any one thread at a time; every method that computes takes it by `&mut` through the scheduler.
@@ -202,36 +229,49 @@ unsafe impl Send for Backend {}
 unsafe impl Sync for Backend {}
 
 impl Backend {
-    /// The CPU backend with ggml's own thread pool (OpenMP's barriers stall for seconds beside other busy processes).
+    /// The CPU backend with ggml's own thread pool (OpenMP's barriers stall for seconds beside other busy processes), and a second
+    /// one for batches where `batch` asks for that.
     ///
     /// # Errors
     /// When the threads cannot be started.
-    pub fn cpu(threads: &ThreadParams) -> Result<Backend> {
-        // SAFETY: plain constructors; null is checked; the pool is freed after the backend in Drop.
+    pub fn cpu(threads: &ThreadParams, batch: Option<&ThreadParams>) -> Result<Backend> {
+        // SAFETY: plain constructors; null is checked; the pools are freed after the backend in Drop.
         unsafe {
             let raw = NonNull::new(sys::ggml_backend_cpu_init())
                 .ok_or_else(|| Error::ggml("the CPU backend cannot be started"))?;
-            let mut backend = Backend { raw, pool: None };
-            let mut params = sys::ggml_threadpool_params_default(threads.n_threads as i32);
-            params.poll = threads.poll;
-            params.prio = threads.priority as sys::ggml_sched_priority;
-            params.strict_cpu = threads.strict_cpu;
-            for (slot, &on) in params.cpumask.iter_mut().zip(&threads.cpu_mask) {
-                *slot = on;
+            let mut backend = Backend { raw, pools: Vec::new(), active: 0 };
+            for threads in [Some(threads), batch].into_iter().flatten() {
+                let mut params = sys::ggml_threadpool_params_default(threads.n_threads as i32);
+                params.poll = threads.poll;
+                params.prio = threads.priority as sys::ggml_sched_priority;
+                params.strict_cpu = threads.strict_cpu;
+                // A pool that waits for its turn must not keep a processor busy.
+                params.paused = !backend.pools.is_empty();
+                for (slot, &on) in params.cpumask.iter_mut().zip(&threads.cpu_mask) {
+                    *slot = on;
+                }
+                let pool = NonNull::new(sys::ggml_threadpool_new(&mut params))
+                    .ok_or_else(|| Error::ggml(format!("cannot start {} threads", threads.n_threads)))?;
+                backend.pools.push(pool);
             }
-            let pool = NonNull::new(sys::ggml_threadpool_new(&mut params))
-                .ok_or_else(|| Error::ggml(format!("cannot start {} threads", threads.n_threads)))?;
-            backend.pool = Some(pool);
-            sys::ggml_backend_cpu_set_threadpool(raw.as_ptr(), pool.as_ptr());
-            backend.set_threads(threads.n_threads);
+            sys::ggml_backend_cpu_set_threadpool(raw.as_ptr(), backend.pools[0].as_ptr());
+            backend.set_threads(threads.n_threads, false);
             Ok(backend)
         }
     }
 
-    /// Uses this many threads of the pool from the next graph on.
-    pub fn set_threads(&mut self, n_threads: usize) {
-        // SAFETY: only called on a CPU backend (`pool` is set by `cpu` alone).
-        unsafe { sys::ggml_backend_cpu_set_n_threads(self.raw.as_ptr(), n_threads.max(1) as i32) }
+    /// Uses this many threads from the next graph on, of the pool for batches if there is one.
+    pub fn set_threads(&mut self, n_threads: usize, is_batch: bool) {
+        let wanted = if is_batch { self.pools.len().saturating_sub(1) } else { 0 };
+        // SAFETY: only called on a CPU backend (only `cpu` makes pools); the pools are alive, and ggml pauses the one that is
+        // replaced and wakes the other with the next graph.
+        unsafe {
+            if let Some(pool) = self.pools.get(wanted).filter(|_| wanted != self.active) {
+                sys::ggml_backend_cpu_set_threadpool(self.raw.as_ptr(), pool.as_ptr());
+                self.active = wanted;
+            }
+            sys::ggml_backend_cpu_set_n_threads(self.raw.as_ptr(), n_threads.max(1) as i32)
+        }
     }
 
     pub(super) fn raw(&self) -> sys::ggml_backend_t {
@@ -241,10 +281,10 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // SAFETY: sole owner; the backend goes first because it refers to the pool.
+        // SAFETY: sole owner; the backend goes first because it refers to a pool.
         unsafe {
             sys::ggml_backend_free(self.raw.as_ptr());
-            if let Some(pool) = self.pool {
+            for pool in &self.pools {
                 sys::ggml_threadpool_free(pool.as_ptr());
             }
         }

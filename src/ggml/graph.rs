@@ -170,10 +170,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Uses this many CPU threads from the next graph on.
-    pub fn set_threads(&mut self, n_threads: usize) {
+    /// Uses this many CPU threads from the next graph on; batches may have threads of their own.
+    pub fn set_threads(&mut self, n_threads: usize, is_batch: bool) {
         if let Some(cpu) = self.backends.last_mut() {
-            cpu.set_threads(n_threads);
+            cpu.set_threads(n_threads, is_batch);
         }
     }
 

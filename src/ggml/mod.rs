@@ -20,7 +20,7 @@ mod sys;
 mod tensor;
 
 pub use attention::{Bias, Chunk, HeadSpan, LayerSpans, Ragged, CHUNK_ENTRIES};
-pub use backend::{Backend, BufferType, Device, DeviceKind, ThreadParams};
+pub use backend::{Backend, BufferType, Device, DeviceKind, Numa, ThreadParams};
 pub use buffer::Buffer;
 pub use context::Context;
 pub use dtype::Type;

@@ -158,7 +158,7 @@ fn spelling_rules() {
     assert_eq!(low(&["--no-mmap"]).load_mode, LoadMode::Read);
     assert_eq!(low(&["-lm", "mmap+mlock"]).load_mode, LoadMode::Mlock);
     assert_eq!(low(&["--memory-f32"]).cache_type_v, "f32");
-    assert_eq!(low(&["-C", "5", "-Cr", "4-5"]).cpu_mask, [true, false, true, false, true, true]);
+    assert_eq!(low(&["-C", "5", "-Cr", "4-5"]).placement.cpu_mask, [true, false, true, false, true, true]);
     assert_eq!(low(&["-v"]).verbosity, i32::MAX);
     assert!(low(&["-v", "--log-disable"]).verbosity < 0);
 }

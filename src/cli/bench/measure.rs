@@ -61,6 +61,7 @@ impl<'a> Bench<'a> {
             n_threads: options.n_threads,
             n_threads_batch: options.n_threads,
             threads: ThreadParams::new(options.n_threads),
+            threads_batch: None,
             flash_attn: options.flash_attn,
             ty_k: options.ty_k,
             ty_v: options.ty_v,

@@ -3,6 +3,7 @@
 use super::Action::{Int, Switch, Text};
 use super::{flag, int, one_of, set, Flag};
 use crate::cli::low::LoadMode;
+use crate::ggml::Numa;
 
 const LOAD_MODES: &[(&str, LoadMode)] = &[
     ("auto", LoadMode::Mmap),
@@ -12,6 +13,9 @@ const LOAD_MODES: &[(&str, LoadMode)] = &[
     ("mmap+mlock", LoadMode::Mlock),
     ("dio", LoadMode::Read),
 ];
+
+const NUMA: &[(&str, Numa)] =
+    &[("distribute", Numa::Distribute), ("isolate", Numa::Isolate), ("numactl", Numa::Numactl)];
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
@@ -29,19 +33,39 @@ pub(super) const FLAGS: &[Flag] = &[
         "threads for generation; 0 or less = all hardware threads (default: number of physical cores)"),
     flag(&["-tb", "--threads-batch"], "N", "", Int(|a, n| set(&mut a.n_threads_batch, Some(int(n.max(0), 0)?))),
         "threads for prompt processing (default: same as --threads)"),
-    flag(&["-C", "--cpu-mask"], "M", "", Text(|a, v| set(&mut a.cpu_mask, mask(&v)?)),
+    flag(&["-C", "--cpu-mask"], "M", "", Text(|a, v| set(&mut a.placement.cpu_mask, mask(&v)?)),
         "processors the threads may run on, as a hexadecimal mask (default: all)"),
-    flag(&["-Cr", "--cpu-range"], "lo-hi", "", Text(|a, v| range(&mut a.cpu_mask, &v)),
+    flag(&["-Cr", "--cpu-range"], "lo-hi", "", Text(|a, v| range(&mut a.placement.cpu_mask, &v)),
         "processors the threads may run on, as a range; adds to --cpu-mask"),
-    flag(&["--cpu-strict"], "<0|1>", "", Int(|a, n| set(&mut a.cpu_strict, n != 0)),
+    flag(&["--cpu-strict"], "<0|1>", "", Int(|a, n| set(&mut a.placement.strict, n != 0)),
         "one processor per thread (default: 0)"),
-    flag(&["--prio"], "N", "", Int(|a, n| set(&mut a.priority, n.try_into().ok().filter(|p| (-1..=3).contains(p)).ok_or("invalid value")?)),
+    flag(&["--prio"], "N", "", Int(|a, n| set(&mut a.placement.priority, priority(n, -1)?)),
         "priority of the threads: -1 low, 0 normal, 1 medium, 2 high, 3 realtime (default: 0)"),
-    flag(&["--poll"], "<0...100>", "", Int(|a, n| set(&mut a.poll, u32::try_from(n).ok().filter(|&p| p <= 100).ok_or("invalid value")?)),
+    flag(&["--poll"], "<0...100>", "", Int(|a, n| set(&mut a.placement.poll, poll(n)?)),
         "how eagerly threads wait for work, 0 = they sleep (default: 50)"),
+    flag(&["-Cb", "--cpu-mask-batch"], "M", "", Text(|a, v| set(&mut a.placement_batch.cpu_mask, mask(&v)?)),
+        "the same as --cpu-mask for prompts (default: same as --cpu-mask)"),
+    flag(&["-Crb", "--cpu-range-batch"], "lo-hi", "", Text(|a, v| range(&mut a.placement_batch.cpu_mask, &v)),
+        "the same as --cpu-range for prompts; adds to --cpu-mask-batch"),
+    flag(&["--cpu-strict-batch"], "<0|1>", "", Int(|a, n| set(&mut a.placement_batch.strict, Some(n != 0))),
+        "the same as --cpu-strict for prompts (default: same as --cpu-strict)"),
+    flag(&["--prio-batch"], "N", "", Int(|a, n| set(&mut a.placement_batch.priority, Some(priority(n, 0)?))),
+        "the same as --prio for prompts, 0 to 3 (default: same as --prio)"),
+    flag(&["--poll-batch"], "<0...100>", "", Int(|a, n| set(&mut a.placement_batch.poll, Some(poll(n)?))),
+        "the same as --poll for prompts (default: same as --poll)"),
+    flag(&["--numa"], "TYPE", "LLAMA_ARG_NUMA", Text(|a, v| set(&mut a.numa, Some(one_of(&v, NUMA)?))),
+        "threads on a machine with several memory nodes: distribute, isolate (on one node), numactl (default: as the system does)"),
     flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], "N", "LLAMA_ARG_N_GPU_LAYERS", Text(|a, v| set(&mut a.n_gpu_layers, layers(&v)?)),
         "layers to keep on the GPU: a number, auto or all; without a GPU it has no effect (default: auto)"),
 ];
+
+fn priority(n: i64, lowest: i32) -> Result<i32, String> {
+    n.try_into().ok().filter(|p| (lowest..=3).contains(p)).ok_or_else(|| "invalid value".to_string())
+}
+
+fn poll(n: i64) -> Result<u32, String> {
+    u32::try_from(n).ok().filter(|&p| p <= 100).ok_or_else(|| "invalid value".to_string())
+}
 
 /// A hexadecimal mask, lowest processor in the last digit.
 fn mask(text: &str) -> Result<Vec<bool>, String> {

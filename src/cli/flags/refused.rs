@@ -19,7 +19,6 @@ const GONE: &str = "llama.cpp has removed it, too";
 const GPU: &str = "no GPU is in use";
 const MEDIA: &str = "images, sound and video are not implemented";
 const MODEL: &str = "it needs an architecture that is not implemented";
-const PLACEMENT: &str = "prompt and generation use the same threads";
 const REASONING: &str = "thoughts are printed as part of the text";
 const ROPE: &str = "positions are rotated as the model file says";
 const SERVER: &str = "it concerns servers only";
@@ -28,11 +27,6 @@ const SPECULATIVE: &str = "speculative decoding is not implemented";
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
     refused(&["--server-base"], "URL", "", "there is no client for servers"),
-    no_effect(&["-Cb", "--cpu-mask-batch"], "M", "", PLACEMENT),
-    no_effect(&["-Crb", "--cpu-range-batch"], "lo-hi", "", PLACEMENT),
-    no_effect(&["--cpu-strict-batch"], "<0|1>", "", PLACEMENT),
-    no_effect(&["--prio-batch"], "N", "", PLACEMENT),
-    no_effect(&["--poll-batch"], "<0|1>", "", PLACEMENT),
     no_effect(&["--swa-full"], "", "LLAMA_ARG_SWA_FULL", "layers with a sliding window hold their window"),
     no_effect(&["-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"], "N", "LLAMA_ARG_CTX_CHECKPOINTS", SERVER),
     no_effect(&["-cram", "--cache-ram"], "N", "LLAMA_ARG_CACHE_RAM", SERVER),
@@ -57,7 +51,6 @@ pub(super) const FLAGS: &[Flag] = &[
     refused(&["-np", "--parallel"], "N", "LLAMA_ARG_N_PARALLEL", "one sequence is decoded at a time").neutral(&["1"]),
     refused(&["--rpc"], "SERVERS", "LLAMA_ARG_RPC", "computing on other machines is not implemented"),
     no_effect(&["-lzm", "--lazy-mode"], "MODE", "LLAMA_ARG_LAZY_MODE", "tensors are read as --load-mode says"),
-    no_effect(&["--numa"], "TYPE", "LLAMA_ARG_NUMA", "threads are placed by --cpu-mask, --cpu-range and --cpu-strict"),
     refused(&["-dev", "--device"], "<dev1,dev2,..>", "LLAMA_ARG_DEVICE", "this build computes on the CPU").neutral(&["none"]),
     no_effect(&["-ot", "--override-tensor"], "<tensor name pattern>=<buffer type>,...", "LLAMA_ARG_OVERRIDE_TENSOR", GPU),
     no_effect(&["-cmoe", "--cpu-moe"], "", "LLAMA_ARG_CPU_MOE", GPU),

@@ -44,6 +44,7 @@ pub fn options(n_ctx: usize, n_threads: usize) -> EngineOptions {
         n_threads,
         n_threads_batch: n_threads,
         threads: ThreadParams::new(n_threads),
+        threads_batch: None,
         flash_attn: FlashAttn::Auto,
         ty_k: Type::F16,
         ty_v: Type::F16,
