@@ -144,7 +144,7 @@ impl Engine {
         if let Some(batch) = &mut options.threads_batch {
             (options.threads.n_threads, batch.n_threads) = (options.n_threads.max(1), options.n_threads_batch.max(1));
         }
-        let size = graph_size(&model.hp);
+        let size = graph_size(&model);
         let sched = Scheduler::new(vec![Backend::cpu(&options.threads, options.threads_batch.as_ref())?], size)?;
         let cache = Self::new_cache(&model, &options, sched.cpu_buffer_type())?;
         Ok(Engine { model, options, sched, cache, kept: None, projection: None, n_reused: 0 })

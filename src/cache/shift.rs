@@ -29,6 +29,7 @@ impl KvCache {
             ));
         }
         let rows = self.options.n_ctx;
+        let mut ring_from = 0;
         for (layer, rope) in self.layers.iter().zip(ropes) {
             let (n_rows, n_held) = match layer.layout {
                 Layout::Ring => (ring, ring.min(self.n_past)),
@@ -39,7 +40,11 @@ impl KvCache {
             for g in 0..self.n_head_kv {
                 job.run(layer, g, rope, self.hadamard_k.as_ref())?;
             }
+            if layer.layout == Layout::Ring && self.ring_from > 0 {
+                ring_from = from.max(self.ring_from) - n_discard;
+            }
         }
+        self.ring_from = ring_from;
         self.n_past -= n_discard;
         Ok(())
     }
@@ -75,14 +80,14 @@ impl Job {
         let dim = t.ne()[0];
         let mut keys = vec![0.0f32; (self.to - self.from) * dim];
         let mut done = t.ty().to_f32(bytes, &mut keys);
+        hadamard.iter().for_each(|h| h.apply(&mut keys));
         rope.shift_all(&mut keys, dim, -(self.n_discard as f32));
+        hadamard.iter().for_each(|h| h.apply(&mut keys));
         done = done && t.ty().from_f32(&keys, dim, bytes);
         match done {
             true => Ok(()),
             false => Err(Error::unsupported("KV cache type for a context shift", t.ty().name())),
-        hadamard.iter().for_each(|h| h.apply(&mut keys));
         }
-        hadamard.iter().for_each(|h| h.apply(&mut keys));
     }
 
     fn write(&self, t: &Tensor, g: usize, rows: &mut [u8]) -> Result<()> {

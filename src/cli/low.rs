@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
 use crate::ggml::Numa;
+use crate::gguf::Value;
+use crate::model::RopeOptions;
 use crate::sample::SampleParams;
 
 /// Something to print instead of running.
@@ -49,8 +51,6 @@ pub enum LoadMode {
     Read,
 }
 
-/// Where a text comes from.
-#[derive(Clone, Debug, PartialEq, Eq)]
 /// How threads are placed and how they wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // as in LowArgs
@@ -89,6 +89,8 @@ impl Placement {
     }
 }
 
+/// Where a text comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The command line.
     Text(String),
@@ -167,7 +169,7 @@ pub struct LowArgs {
     pub chat_template: Option<Source>,
     pub jinja: bool,
     /// Variables of the chat template, by `--chat-template-kwargs` and the options of reasoning.
-    pub template_variables: Map<String, Value>,
+    pub template_variables: Map<String, serde_json::Value>,
 
     pub sample: SampleParams,
     pub ignore_eos: bool,
@@ -183,6 +185,7 @@ pub struct LowArgs {
     pub n_batch: usize,
     pub n_ubatch: usize,
     pub flash_attn: OnOffAuto,
+    pub rope: RopeOptions,
     pub cache_type_k: &'static str,
     pub cache_type_v: &'static str,
 
@@ -195,6 +198,14 @@ pub struct LowArgs {
     pub load_mode: LoadMode,
     pub repack: bool,
     /// 0 = all hardware threads.
+    pub check_tensors: bool,
+    pub kv_overrides: Vec<(String, Value)>,
+    /// Files with their factors.
+    pub loras: Vec<(PathBuf, f32)>,
+    /// Files with their factors.
+    pub control_vectors: Vec<(PathBuf, f32)>,
+    /// First and last layer.
+    pub control_range: Option<(usize, usize)>,
     pub n_threads: Option<usize>,
     pub n_threads_batch: Option<usize>,
     pub placement: Placement,
@@ -277,12 +288,18 @@ impl Default for LowArgs {
             hf_file: None,
             hf_token: None,
             offline: false,
+            rope: RopeOptions::default(),
             load_mode: LoadMode::Mmap,
             repack: true,
             n_threads: None,
             n_threads_batch: None,
             placement: Placement::default(),
             placement_batch: PlacementBatch::default(),
+            check_tensors: false,
+            kv_overrides: Vec::new(),
+            loras: Vec::new(),
+            control_vectors: Vec::new(),
+            control_range: None,
             numa: None,
             n_gpu_layers: -1,
             display_prompt: true,

@@ -15,7 +15,9 @@ use crate::sample::{breakers, Chain, Grammar};
 use crate::session::Session;
 use crate::tokenizer::chat::{ChatTemplate, Choice, SpecialTokens};
 use crate::tokenizer::Tokenizer;
+use std::collections::BTreeSet;
 use std::io::{Stderr, Stdout};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Smallest context that is chosen without being asked for, as llama.cpp's `--fit-ctx`.
@@ -42,14 +44,25 @@ pub fn load(args: &HighArgs) -> Result<Loaded> {
     if let Some(numa) = low.numa {
         numa.init();
     }
-    let gguf = Gguf::open(&args.model)?;
+    let mut gguf = Gguf::open(&args.model)?;
+    let mut overridden = BTreeSet::new();
+    // As in llama.cpp, the first of several values for a key counts.
+    for (key, value) in low.kv_overrides.iter().filter(|(key, _)| overridden.insert(key)) {
+        gguf.set_override(key, value.clone())?;
+    }
     let options = LoadOptions {
         mmap: low.load_mode != LoadMode::Read,
         mlock: low.load_mode == LoadMode::Mlock,
         repack: low.repack,
-        check_tensors: false,
+        check_tensors: low.check_tensors,
+        rope: low.rope,
     };
-    let model = Model::from_gguf(gguf, options)?;
+    let mut model = Model::from_gguf(gguf, options)?;
+    for (path, scale) in &low.loras {
+        model.add_lora(path, *scale)?;
+    }
+    let vectors: Vec<(&Path, f32)> = low.control_vectors.iter().map(|(path, scale)| (&**path, *scale)).collect();
+    model.add_control(&vectors, low.control_range.map(|(first, last)| first..=last))?;
     let tokenizer = Tokenizer::load(&model.gguf)?;
     if tokenizer.n_vocab() as usize != model.hp.n_vocab {
         return Err(Error::gguf(
@@ -185,6 +198,14 @@ fn cache_type(name: &str) -> Result<Type> {
     known.into_iter().find(|t| t.name() == name).ok_or_else(|| Error::unsupported("KV cache type", name))
 }
 
+/// The context of the training, or what YaRN makes of it where that is asked for.
+fn trained(args: &HighArgs, hp: &Hparams) -> usize {
+    match (args.low.rope.freq_scale, hp.global_layers().first().map(|&il| &hp.rope[il])) {
+        (Some(scale), Some(rope)) if rope.ext_factor != 0.0 => (rope.n_ctx_orig as f32 / scale) as usize,
+        _ => hp.n_ctx_train,
+    }
+}
+
 /// The context that was asked for if it fits; otherwise, when none was asked for, the largest that does.
 fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Result<usize> {
     let low = &args.low;
@@ -197,8 +218,9 @@ fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Res
     let Some(available) = ggml::available_bytes() else { return Ok(want) };
     let limit = (available as f64 * FIT_SHARE) as u64;
     if bytes(want) <= limit {
-        if low.n_ctx > hp.n_ctx_train {
-            notice(format!("model was trained on only {} context tokens ({} specified)", hp.n_ctx_train, low.n_ctx));
+        let n_trained = trained(args, hp);
+        if low.n_ctx > n_trained {
+            notice(format!("model was trained on only {n_trained} context tokens ({} specified)", low.n_ctx));
         }
         return Ok(want);
     }

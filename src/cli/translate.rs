@@ -155,7 +155,15 @@ fn command_line(args: impl IntoIterator<Item = OsString>) -> Result<Vec<Given>> 
                 args.next_if(|next| word(next).is_some()).and_then(|v| word(&v)).unwrap_or("on").into()
             }
             (_, Some(value)) => value,
-            _ if flag.takes_value() => args.next().ok_or_else(|| refuse("expected value for argument"))?,
+            _ if flag.takes_value() => {
+                let mut next = || args.next().ok_or_else(|| refuse("expected value for argument"));
+                let mut value = next()?;
+                if flag.takes_two() {
+                    value.push(" ");
+                    value.push(next()?);
+                }
+                value
+            }
             _ => on.to_string().into(),
         };
         all.push(Given { flag, spelling, value, origin: Origin::CommandLine });

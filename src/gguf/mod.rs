@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
+mod digest;
 mod get;
 mod read;
 mod source;

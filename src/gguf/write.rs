@@ -135,7 +135,7 @@ fn put_str(out: &mut Vec<u8>, s: &[u8]) {
     out.extend_from_slice(s);
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Value) {
+pub(super) fn put_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::U8(v) => out.push(*v),
         Value::I8(v) => out.extend(v.to_le_bytes()),

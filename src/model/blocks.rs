@@ -45,7 +45,11 @@ impl Build<'_> {
     /// # Errors
     /// When shapes do not fit.
     pub fn embed(&mut self) -> Result<Tensor> {
-        let x = self.ctx.get_rows(&self.model.weights.tok_embd, &self.inputs.tokens)?;
+        let mut x = self.ctx.get_rows(&self.model.weights.tok_embd, &self.inputs.tokens)?;
+        for pair in self.model.adapters.loras.iter().filter_map(|lora| lora.pair("token_embd.weight")) {
+            let a = self.ctx.get_rows(&pair.a, &self.inputs.tokens)?;
+            x = self.ctx.add(&x, &self.ctx.scale(&self.ctx.mul_mat(&pair.b, &a)?, pair.scale)?)?;
+        }
         let scale = self.model.hp.embd_scale;
         let x = if scale == 1.0 { x } else { self.ctx.scale(&x, scale)? };
         Ok(x.named("inp_embd"))
@@ -59,12 +63,28 @@ impl Build<'_> {
         self.ctx.mul(&self.ctx.rms_norm(x, self.model.hp.norm_eps)?, w)
     }
 
+    /// `w x`, with what adapters add to the weight. Every product with a weight of the model goes through here.
+    ///
+    /// # Errors
+    /// When shapes do not fit.
+    pub fn mul(&self, w: &Tensor, x: &Tensor) -> Result<Tensor> {
+        let mut y = self.ctx.mul_mat(w, x)?;
+        for lora in &self.model.adapters.loras {
+            // Tied embeddings keep their name as output matrix; an adapter of embeddings does not change that.
+            if let Some(pair) = lora.pair(&w.name()).filter(|_| w.name() != "token_embd.weight") {
+                let low = self.ctx.mul_mat(&pair.a, x)?;
+                y = self.ctx.add(&y, &self.ctx.scale(&self.ctx.mul_mat(&pair.b, &low)?, pair.scale)?)?;
+            }
+        }
+        Ok(y)
+    }
+
     /// `w x + b`.
     ///
     /// # Errors
     /// When shapes do not fit.
     pub fn linear(&self, w: &Tensor, x: &Tensor, b: Option<&Tensor>) -> Result<Tensor> {
-        let y = self.ctx.mul_mat(w, x)?;
+        let y = self.mul(w, x)?;
         match b {
             Some(b) => self.ctx.add(&y, b),
             None => Ok(y),
@@ -151,8 +171,17 @@ impl Build<'_> {
             }
             (_, Layout::Pool(heads)) => self.attend_pool(il, q, &k, &v, heads)?,
         };
+        let out = self.spread(&out, hadamard_v)?;
         let out = self.ctx.reshape(&out, &[hp.head_dim_v * hp.n_head, n])?.named(&format!("kqv_out-{il}"));
         Ok(Some(self.linear(self.need(&l.wo, "attn_output")?, &out, l.bo.as_ref())?))
+    }
+
+    /// The transform of a quantised cache, which is its own inverse.
+    fn spread(&self, x: &Tensor, hadamard: Option<&Hadamard>) -> Result<Tensor> {
+        match hadamard {
+            Some(h) => self.ctx.hadamard(&h.matrix, x),
+            None => Ok(x.clone()),
+        }
     }
 
     /// Attention of all heads over equal runs of rows. Result `{dv, n_head, n_tokens}`.
@@ -171,19 +200,10 @@ impl Build<'_> {
     }
 
     /// The rows of a cache tensor that each head reads. Result `{head_dim, n_kv, n_head}`.
-        let out = self.spread(&out, hadamard_v)?;
     fn rows(&self, t: &Tensor, runs: Runs) -> Result<Tensor> {
         let (row, Runs { first, n_head, stride, n_kv }) = (t.nb()[1], runs);
         self.ctx.view(t, [t.ne()[0], n_kv, n_head, 1], [row, stride * row, n_head * stride * row], first * row)
     }
-    /// The transform of a quantised cache, which is its own inverse.
-    fn spread(&self, x: &Tensor, hadamard: Option<&Hadamard>) -> Result<Tensor> {
-        match hadamard {
-            Some(h) => self.ctx.hadamard(&h.matrix, x),
-            None => Ok(x.clone()),
-        }
-    }
-
 
     /// Softmax of the logits of all heads. Result `{n_kv, n_tokens, n_head}`.
     fn probabilities(&self, q: &Tensor, k: &Tensor, runs: Runs, mask: &Tensor) -> Result<Tensor> {
@@ -254,16 +274,23 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Keeps the projected hidden state of a layer readable. Shapes: `x: {n_embd, n_tokens}`.
+    /// The output of a layer: adds the direction of a control vector and keeps the projected state readable where that is asked
+    /// for. Shapes: `x: {n_embd, n_tokens}`.
     ///
     /// # Errors
     /// When shapes do not fit.
-    pub fn tap_hidden(&mut self, il: usize, x: &Tensor) -> Result<()> {
-        let Some(projection) = self.projection.filter(|_| self.spec.hidden.contains(&il)) else { return Ok(()) };
-        let p = self.ctx.mul_mat(projection, x)?.named(&format!("tap_h-{il}")).output();
-        self.graph.expand(&p)?;
-        self.outputs.hidden.push((il, p));
-        Ok(())
+    pub fn layer_out(&mut self, il: usize, x: Tensor) -> Result<Tensor> {
+        let x = match self.model.adapters.control.direction(il) {
+            Some(direction) => self.ctx.add(&x, direction)?,
+            None => x,
+        };
+        let x = x.named(&format!("l_out-{il}"));
+        if let Some(projection) = self.projection.filter(|_| self.spec.hidden.contains(&il)) {
+            let p = self.ctx.mul_mat(projection, &x)?.named(&format!("tap_h-{il}")).output();
+            self.graph.expand(&p)?;
+            self.outputs.hidden.push((il, p));
+        }
+        Ok(x)
     }
 
     /// In the last layer, goes on with the tokens whose logits are wanted. Shapes: `{n_embd, n_tokens}` to `{n_embd, n_out}`.
@@ -296,7 +323,7 @@ impl Build<'_> {
     pub fn output(&mut self, x: &Tensor) -> Result<()> {
         let w = &self.model.weights;
         let x = self.rms_norm(x, &w.output_norm)?.named("result_norm");
-        let mut logits = self.ctx.mul_mat(&w.output, &x)?;
+        let mut logits = self.mul(&w.output, &x)?;
         let cap = self.model.hp.final_softcap;
         if cap > 0.0 {
             logits = self.ctx.scale(&self.ctx.tanh(&self.ctx.scale(&logits, 1.0 / cap)?)?, cap)?;

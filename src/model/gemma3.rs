@@ -62,8 +62,8 @@ impl Architecture for Arch {
             let sa_out = b.ctx.add(&cur, &skip)?.named(&format!("sa_out-{il}"));
             let x = b.rms_norm(&sa_out, b.need(&l.ffn_norm, "ffn_norm")?)?;
             let x = b.rms_norm(&b.ffn(&x, &l, Act::Gelu)?, b.need(&l.ffn_post_norm, "post_ffw_norm")?)?;
-            inp = b.ctx.add(&x, &sa_out)?.named(&format!("l_out-{il}"));
-            b.tap_hidden(il, &inp)?;
+            inp = b.ctx.add(&x, &sa_out)?;
+            inp = b.layer_out(il, inp)?;
         }
         b.output(&inp)
     }

@@ -1,6 +1,6 @@
 //! The graph of one forward pass: what it is built for, its inputs and its results (stage 3 of the flow).
 
-use super::{Hparams, Model};
+use super::Model;
 use crate::cache::{KvCache, Layout};
 use crate::error::Result;
 use crate::ggml::{Context, Graph, Tensor, Type};
@@ -107,9 +107,11 @@ pub struct Build<'a> {
 }
 
 /// Upper bound on the nodes of a graph.
-pub fn graph_size(hp: &Hparams) -> usize {
-    // Attention over a pool by ggml's own operations takes a few nodes per KV head.
-    hp.n_layer * (64 + 8 * hp.n_head_kv) + 256
+pub fn graph_size(model: &Model) -> usize {
+    let hp = &model.hp;
+    // Attention over a pool by ggml's own operations takes a few nodes per KV head, an adapter of a weight four.
+    let n_adapted: usize = model.adapters.loras.iter().map(|lora| lora.n_weights()).sum();
+    hp.n_layer * (80 + 8 * hp.n_head_kv) + 5 * n_adapted + 256
 }
 
 impl ModelGraph {
@@ -118,7 +120,7 @@ impl ModelGraph {
     /// # Errors
     /// When shapes do not fit, which a checked model cannot cause.
     pub fn build(model: &Model, cache: &KvCache, spec: GraphSpec, projection: Option<&Tensor>) -> Result<ModelGraph> {
-        let size = graph_size(&model.hp);
+        let size = graph_size(model);
         let ctx = Context::new(size * 2, size)?;
         let graph = Graph::new(&ctx, size)?;
         let inputs = Inputs::new(&ctx, model, cache, &spec)?;

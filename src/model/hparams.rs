@@ -2,6 +2,7 @@
 //!
 //! Names and defaults as in llama.cpp (`src/llama-hparams.h`, `src/llama-model.cpp`).
 
+use super::rotation::RopeOptions;
 use crate::cache::rope::{Rope, RopeKind};
 use crate::cache::CacheShape;
 use crate::error::{Error, Result};
@@ -54,12 +55,25 @@ pub struct Hparams {
 /// Reads the metadata of one model, all errors naming the key.
 pub struct Reader<'a> {
     gguf: &'a Gguf,
+    rope: RopeOptions,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of this file's metadata.
-    pub fn new(gguf: &'a Gguf) -> Self {
-        Reader { gguf }
+    /// A reader of this file's metadata; `rope` goes before what it says about the rotation.
+    pub fn new(gguf: &'a Gguf, rope: RopeOptions) -> Self {
+        Reader { gguf, rope }
+    }
+
+    pub(super) fn rope_options(&self) -> &RopeOptions {
+        &self.rope
+    }
+
+    /// An optional text.
+    ///
+    /// # Errors
+    /// When the key holds another type.
+    pub fn text(&self, suffix: &str) -> Result<Option<&str>> {
+        self.gguf.str(&self.gguf.arch_key(suffix))
     }
 
     /// The error for a key of this file.
@@ -208,39 +222,6 @@ impl<'a> Reader<'a> {
             Some(n) if n > 0 => Ok(n),
             _ => Err(Error::gguf(self.gguf.path(), "tokenizer.ggml.tokens is missing or empty")),
         }
-    }
-
-    fn rope(&self, kind: RopeKind, head_dim: usize, n_ctx_train: usize) -> Result<Rope> {
-        let n_rot = self.u32("rope.dimension_count")?.map_or(head_dim, |n| n as usize);
-        if n_rot == 0 || n_rot > head_dim || n_rot % 2 != 0 {
-            return Err(self.bad(
-                "rope.dimension_count",
-                format!("is {n_rot}; expected an even number up to the head size {head_dim}"),
-            ));
-        }
-        let mut rope = Rope::new(kind, n_rot, self.f32("rope.freq_base")?.unwrap_or(10_000.0));
-        if rope.freq_base <= 0.0 {
-            return Err(self.bad("rope.freq_base", format!("is {}", rope.freq_base)));
-        }
-        let factor = self.f32("rope.scaling.factor")?.or(self.f32("rope.scale_linear")?).unwrap_or(0.0);
-        let scaling = self.gguf.str(&self.gguf.arch_key("rope.scaling.type"))?.unwrap_or("linear");
-        rope.n_ctx_orig = self.u32("rope.scaling.original_context_length")?.map_or(n_ctx_train, |n| n as usize);
-        rope.attn_factor = self.f32("rope.scaling.attn_factor")?.unwrap_or(1.0);
-        match scaling {
-            "none" => {}
-            "linear" | "yarn" | "longrope" => {
-                if factor > 0.0 && scaling != "longrope" {
-                    rope.freq_scale = 1.0 / factor;
-                }
-                if scaling == "yarn" {
-                    rope.ext_factor = self.f32("rope.scaling.yarn_ext_factor")?.unwrap_or(1.0);
-                    rope.beta_fast = self.f32("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0);
-                    rope.beta_slow = self.f32("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0);
-                }
-            }
-            other => return Err(Error::unsupported("rope.scaling.type", other)),
-        }
-        Ok(rope)
     }
 }
 

@@ -41,8 +41,8 @@ impl Architecture for Arch {
             let (cur, skip) = b.select_out(il, cur, inp)?;
             let ffn_inp = b.ctx.add(&cur, &skip)?.named(&format!("ffn_inp-{il}"));
             let x = b.rms_norm(&ffn_inp, b.need(&l.ffn_norm, "ffn_norm")?)?;
-            inp = b.ctx.add(&b.ffn(&x, &l, Act::Silu)?, &ffn_inp)?.named(&format!("l_out-{il}"));
-            b.tap_hidden(il, &inp)?;
+            inp = b.ctx.add(&b.ffn(&x, &l, Act::Silu)?, &ffn_inp)?;
+            inp = b.layer_out(il, inp)?;
         }
         b.output(&inp)
     }

@@ -2,16 +2,22 @@
 //!
 //! A new architecture is one file here, named like `general.architecture`, and one word in `architectures!`.
 
+mod adapter;
 mod blocks;
+mod check;
 mod describe;
+mod fingerprint;
 mod graph;
 mod hparams;
 mod placement;
+mod rotation;
 mod weights;
 
+pub use adapter::{Adapters, Control, Lora};
 pub use blocks::rope_params;
 pub use graph::{graph_size, Attention, Build, GraphSpec, Inputs, ModelGraph, Outputs};
 pub use hparams::{Hparams, Reader};
+pub use rotation::{RopeOptions, RopeScaling};
 pub use weights::{Layer, LoadOptions, Loader, Weights};
 
 use crate::error::{Error, Result};
@@ -52,7 +58,7 @@ macro_rules! architectures {
 }
 architectures! { llama, qwen2, qwen3, gemma3 }
 
-/// A loaded model; shared between runs, never changed.
+/// A loaded model; shared between runs and not changed then.
 pub struct Model {
     /// Its numbers.
     pub hp: Hparams,
@@ -60,6 +66,8 @@ pub struct Model {
     pub weights: Weights,
     /// Its metadata.
     pub gguf: Gguf,
+    /// What is added to it.
+    pub adapters: Adapters,
     arch: &'static dyn Architecture,
 }
 
@@ -85,11 +93,11 @@ impl Model {
                 format!("unsupported architecture '{name}'; supported: {}", known.join(", ")),
             ));
         };
-        let hp = arch.hparams(&Reader::new(&gguf))?;
+        let hp = arch.hparams(&Reader::new(&gguf, options.rope))?;
         let mut loader = Loader::new(&gguf, options)?;
         let weights = arch.weights(&mut loader, &hp)?;
         loader.finish()?;
-        let mut model = Model { hp, weights, gguf, arch };
+        let mut model = Model { hp, weights, gguf, adapters: Adapters::default(), arch };
         // The graph takes the divisors from the tensor; rotation on the host needs them, too.
         if let Some(t) = &model.weights.rope_freqs {
             let factors = model.dequantize(&t.name())?;
@@ -103,7 +111,7 @@ impl Model {
         self.arch
     }
 
-    /// A weight as `f32`, read from the file again: what is in memory may be repacked or on a device.
+    /// A weight as `f32`, adapters included, read from the file again: what is in memory may be repacked or on a device.
     ///
     /// # Errors
     /// When there is no such tensor, or it cannot be read or converted.
@@ -121,10 +129,11 @@ impl Model {
             .get(info.offset as usize..end)
             .ok_or_else(|| Error::gguf(map.path(), format!("tensor '{name}' ends beyond the file")))?;
         let mut out = vec![0.0; bytes.len() / ty.type_size() * ty.block_size()];
-        match ty.to_f32(bytes, &mut out) {
-            true => Ok(out),
-            false => Err(unsupported()),
+        if !ty.to_f32(bytes, &mut out) {
+            return Err(unsupported());
         }
+        self.adapters.loras.iter().try_for_each(|lora| lora.merge_into(name, &mut out))?;
+        Ok(out)
     }
 
     /// Bytes of all tensors in the file.

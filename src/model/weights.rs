@@ -2,8 +2,10 @@
 //!
 //! A weight stays in the mapped file unless its type multiplies faster from one of the CPU's extra buffer types (`placement`).
 
+use super::check;
 use super::hparams::Hparams;
 use super::placement::Placement;
+use super::rotation::RopeOptions;
 use crate::error::{Error, Result};
 use crate::ggml::{Buffer, BufferType, Context, Mmap, Tensor, Type};
 use crate::gguf::{Gguf, TensorInfo};
@@ -123,7 +125,7 @@ impl Layer {
 }
 
 /// How the files get into memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadOptions {
     /// Map the file instead of reading it.
     pub mmap: bool,
@@ -133,11 +135,13 @@ pub struct LoadOptions {
     pub repack: bool,
     /// Look at every value of every tensor and refuse those that are not finite.
     pub check_tensors: bool,
+    /// What is changed about the rotation.
+    pub rope: RopeOptions,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { mmap: true, mlock: false, repack: true, check_tensors: false }
+        LoadOptions { mmap: true, mlock: false, repack: true, check_tensors: false, rope: RopeOptions::default() }
     }
 }
 
@@ -174,6 +178,9 @@ impl<'a> Loader<'a> {
                     format!("tensor '{}' ends at byte {end:?}, the file has {}", info.name, file.bytes().len()),
                 ));
             }
+        }
+        if options.check_tensors {
+            check::check_finite(gguf, &files)?;
         }
         if options.mlock {
             for file in &files {
@@ -237,9 +244,6 @@ impl<'a> Loader<'a> {
         }
         let ty = Type::from_id(info.ty.id())
             .ok_or_else(|| Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name())))?;
-        if self.options.check_tensors {
-            self.check_finite(info, ty)?;
-        }
         let is_matrix = ne.len() > 1;
         let buft = if rows_only || !is_matrix { None } else { self.placement.choose(ty, ne) };
         let t = match buft {
@@ -293,24 +297,6 @@ impl<'a> Loader<'a> {
             copied.ctx.set_weights();
             for (t, file, offset) in copied.tensors {
                 t.write(0, &self.files[file].bytes()[offset..offset + t.n_bytes()])?;
-            }
-        }
-        Ok(())
-    }
-
-    fn check_finite(&self, info: &TensorInfo, ty: Type) -> Result<()> {
-        let bytes = &self.files[info.file].bytes()[info.offset as usize..][..info.n_bytes as usize];
-        let n = ty.block_size() * (4096 / ty.block_size()).max(1);
-        let mut row = vec![0.0; n];
-        for (i, part) in bytes.chunks(ty.row_size(n)).enumerate() {
-            let n_here = part.len() / ty.type_size() * ty.block_size();
-            if ty.to_f32(part, &mut row[..n_here]) {
-                if let Some(at) = row[..n_here].iter().position(|x| !x.is_finite()) {
-                    return Err(Error::gguf(
-                        self.gguf.path(),
-                        format!("tensor '{}' has the value {} at element {}", info.name, row[at], i * n + at),
-                    ));
-                }
             }
         }
         Ok(())

@@ -3,9 +3,11 @@
 
 mod support;
 
+mod adapters;
 mod architecture;
 mod attention_mass;
 mod bindings;
+mod changes;
 mod chat;
 mod cli;
 mod command_lines;

@@ -3,12 +3,14 @@
 //! Spellings, environment variables and meanings are llama.cpp's (`common/arg.cpp`, build b11434, llama-completion and
 //! llama-cli); `refused` holds the rest of them, so that each one is answered by name.
 
+mod adapter;
 mod compress;
 mod context;
 mod model;
 mod output;
 mod prompt;
 mod refused;
+mod rotation;
 mod sampling;
 mod source;
 mod template;
@@ -107,6 +109,12 @@ impl Flag {
         !self.hint.is_empty()
     }
 
+    /// Whether it takes two values, which the row sees with a space between them.
+    pub fn takes_two(&self) -> bool {
+        let is_name = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_uppercase());
+        self.hint.split_once(' ').is_some_and(|(first, second)| is_name(first) && is_name(second))
+    }
+
     /// Whether `value` asks a refused option for nothing.
     pub fn is_neutral(&self, value: &str) -> bool {
         let number = |s: &str| s.parse::<f64>().ok();
@@ -130,7 +138,9 @@ pub const CATEGORIES: &[Category] = &[
     Category { title: "chat template", flags: template::FLAGS },
     Category { title: "sampling", flags: sampling::FLAGS },
     Category { title: "context", flags: context::FLAGS },
+    Category { title: "positions", flags: rotation::FLAGS },
     Category { title: "loading and threads", flags: model::FLAGS },
+    Category { title: "changes to the model", flags: adapter::FLAGS },
     Category { title: "output", flags: output::FLAGS },
     Category { title: "", flags: refused::FLAGS },
 ];

@@ -13,14 +13,12 @@ const fn refused(names: &'static [&'static str], hint: &'static str, env: &'stat
     flag(names, hint, env, Action::Refused(why), "")
 }
 
-const ADAPTER: &str = "adapters and control vectors are not implemented";
 const DOCKER: &str = "models are not fetched from Docker registries; use -hf or -mu";
 const GONE: &str = "llama.cpp has removed it, too";
 const GPU: &str = "no GPU is in use";
 const MEDIA: &str = "images, sound and video are not implemented";
 const MODEL: &str = "it needs an architecture that is not implemented";
 const REASONING: &str = "thoughts are printed as part of the text";
-const ROPE: &str = "positions are rotated as the model file says";
 const SERVER: &str = "it concerns servers only";
 const SPECULATIVE: &str = "speculative decoding is not implemented";
 
@@ -34,15 +32,6 @@ pub(super) const FLAGS: &[Flag] = &[
     refused(&["--prompt-cache-all"], "", "", "states of the cache are not saved"),
     refused(&["--prompt-cache-ro"], "", "", "states of the cache are not saved"),
     no_effect(&["-bs", "--backend-sampling"], "", "LLAMA_ARG_BACKEND_SAMPLING", "tokens are sampled on the CPU"),
-    refused(&["--rope-scaling"], "{none,linear,yarn}", "LLAMA_ARG_ROPE_SCALING_TYPE", ROPE),
-    refused(&["--rope-scale"], "N", "LLAMA_ARG_ROPE_SCALE", ROPE).neutral(&["0"]),
-    refused(&["--rope-freq-base"], "N", "LLAMA_ARG_ROPE_FREQ_BASE", ROPE).neutral(&["0"]),
-    refused(&["--rope-freq-scale"], "N", "LLAMA_ARG_ROPE_FREQ_SCALE", ROPE).neutral(&["0"]),
-    refused(&["--yarn-orig-ctx"], "N", "LLAMA_ARG_YARN_ORIG_CTX", ROPE).neutral(&["0"]),
-    refused(&["--yarn-ext-factor"], "N", "LLAMA_ARG_YARN_EXT_FACTOR", ROPE).neutral(&["-1"]),
-    refused(&["--yarn-attn-factor"], "N", "LLAMA_ARG_YARN_ATTN_FACTOR", ROPE).neutral(&["-1"]),
-    refused(&["--yarn-beta-slow"], "N", "LLAMA_ARG_YARN_BETA_SLOW", ROPE).neutral(&["-1"]),
-    refused(&["--yarn-beta-fast"], "N", "LLAMA_ARG_YARN_BETA_FAST", ROPE).neutral(&["-1"]),
     refused(&["-gan", "--grp-attn-n"], "N", "LLAMA_ARG_GRP_ATTN_N", "self-extend is not implemented").neutral(&["1"]),
     no_effect(&["-gaw", "--grp-attn-w"], "N", "LLAMA_ARG_GRP_ATTN_W", "self-extend is not implemented"),
     no_effect(&["-kvo", "--kv-offload"], "", "LLAMA_ARG_KV_OFFLOAD", GPU).off_by(&["-nkvo", "--no-kv-offload"]),
@@ -62,14 +51,7 @@ pub(super) const FLAGS: &[Flag] = &[
     no_effect(&["-fit", "--fit"], "[on|off]", "LLAMA_ARG_FIT", "the size of the context is what -c says"),
     no_effect(&["-fitt", "--fit-target"], "MiB0,MiB1,MiB2,...", "LLAMA_ARG_FIT_TARGET", GPU),
     no_effect(&["-fitc", "--fit-ctx"], "N", "LLAMA_ARG_FIT_CTX", "the size of the context is what -c says"),
-    no_effect(&["--check-tensors"], "", "", "weights are not checked; a NaN in the results is reported when it appears"),
-    refused(&["--override-kv"], "KEY=TYPE:VALUE,...", "", "metadata of the model file is used as it is"),
     no_effect(&["--op-offload"], "", "", GPU).off_by(&["--no-op-offload"]),
-    refused(&["--lora"], "FNAME", "", ADAPTER),
-    refused(&["--lora-scaled"], "FNAME:SCALE,...", "", ADAPTER),
-    refused(&["--control-vector"], "FNAME", "", ADAPTER),
-    refused(&["--control-vector-scaled"], "FNAME:SCALE,...", "", ADAPTER),
-    refused(&["--control-vector-layer-range"], "START END", "", ADAPTER),
     refused(&["-dr", "--docker-repo"], "[<repo>/]<model>[:quant]", "LLAMA_ARG_DOCKER_REPO", DOCKER),
     no_effect(&["--reasoning-format"], "FORMAT", "LLAMA_ARG_THINK", REASONING).neutral(&["none", "auto"]),
     no_effect(&["--reasoning-budget-message"], "MESSAGE", "LLAMA_ARG_THINK_BUDGET_MESSAGE", REASONING),
