@@ -63,6 +63,13 @@ pub enum Error {
         /// What happened, and what to do.
         what: String,
     },
+    /// A saved state of the cache cannot be used.
+    State {
+        /// The file concerned.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
     /// The command line is wrong.
     Usage(String),
     /// The user pressed Ctrl-C.
@@ -110,6 +117,11 @@ impl fmt::Display for Error {
             Error::Unsupported { what, name } => write!(f, "unsupported {what}: '{name}'"),
             Error::Shape { op, want, got } => write!(f, "{op}: expected {want}, got {got}"),
             Error::Ggml { call } => write!(f, "ggml: {call}"),
+            Error::State { path, what } => write!(
+                f,
+                "{}: the prompt cache cannot be used: {what}; remove the file or name another one",
+                path.display()
+            ),
             Error::Budget { what } => write!(f, "KV budget: {what}"),
             Error::Fetch { from, what } => write!(f, "{from}: {what}"),
             Error::Context { what } | Error::Usage(what) => f.write_str(what),

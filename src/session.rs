@@ -11,6 +11,7 @@
 //! Every pass keeps the ratio for its own tokens. After a pass, positions may go beyond the context up to the length that the
 //! model was trained with, while the entries fill no more memory than a dense cache of the context.
 
+use crate::cache::state as saved;
 use crate::compress::{Named, Needs};
 use crate::engine::{Engine, Recorded, Taps, Want};
 use crate::error::Result;
@@ -150,6 +151,26 @@ impl Session {
     /// Time of all passes.
     pub fn pass_time(&self) -> Duration {
         self.pass_time
+    }
+
+    /// Whether a first prompt of `n_tokens` is compressed.
+    pub fn compresses(&self, n_tokens: usize) -> bool {
+        self.compress.as_ref().is_some_and(|(_, options)| options.applies(n_tokens))
+    }
+
+    /// Goes on from a state in a file; nothing may have been read yet.
+    ///
+    /// # Errors
+    /// As [`saved::StateFile::load`].
+    pub fn load(&mut self, file: saved::StateFile) -> Result<saved::State> {
+        let left = self.engine.options().n_ctx.saturating_sub(file.state.tokens.len());
+        let room = self.n_predict.unwrap_or(ROOM).min(left);
+        let buft = self.engine.cache_buffer_type();
+        self.engine.drop_graph();
+        let loaded = file.load(&mut self.engine.cache, room, buft)?;
+        self.tokens.clone_from(&loaded.tokens);
+        self.state = State::Done;
+        Ok(loaded)
     }
 
     /// Forgets everything: the next prompt is a first one.

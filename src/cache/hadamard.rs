@@ -24,7 +24,7 @@ impl Hadamard {
     /// When the memory for its matrix cannot be had.
     pub fn of_keys(ty: Type, head_dim: usize, buft: BufferType) -> Result<Option<Hadamard>> {
         let mut n = N_MIN;
-        while head_dim % (2 * n) == 0 {
+        while head_dim.is_multiple_of(2 * n) {
             n *= 2;
         }
         Hadamard::of_length(ty, head_dim, n, buft)
@@ -39,7 +39,7 @@ impl Hadamard {
     }
 
     fn of_length(ty: Type, head_dim: usize, n: usize, buft: BufferType) -> Result<Option<Hadamard>> {
-        if !ty.is_quantized() || head_dim % N_MIN != 0 {
+        if !ty.is_quantized() || !head_dim.is_multiple_of(N_MIN) {
             return Ok(None);
         }
         let ctx = Context::new(2, 0)?;
@@ -91,7 +91,7 @@ mod tests {
             transform(&mut y, n);
             for (x, y) in x.chunks(n).zip(y.chunks(n)) {
                 // Walsh's matrix has the sign of the bits that two indices share.
-                let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+                let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
                 let want = |i: usize| (0..n).map(|j| sign(i, j) * x[j]).sum::<f32>() / (n as f32).sqrt();
                 assert!((0..n).all(|i| (y[i] - want(i)).abs() < 1e-4), "{n}");
             }

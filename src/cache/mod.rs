@@ -12,11 +12,12 @@ pub mod rewrite;
 pub mod rope;
 pub mod shift;
 pub mod source;
+pub mod state;
 pub mod view;
 
-use crate::error::{Error, Result};
 use hadamard::Hadamard;
 
+use crate::error::{Error, Result};
 use crate::ggml::{BufferType, Chunk, Context, HeadSpan, LayerSpans, Tensor, Type};
 use std::sync::Arc;
 
@@ -90,17 +91,19 @@ pub struct CacheShape {
 pub struct KvCache {
     /// One per layer.
     pub layers: Vec<LayerCache>,
-    options: CacheOptions,
     /// What is done to keys before they are stored, and to queries.
     pub hadamard_k: Option<Hadamard>,
     /// What is done to values before they are stored, and to the output of an attention.
     pub hadamard_v: Option<Hadamard>,
+    options: CacheOptions,
     n_head_kv: usize,
     head_dim_k: usize,
     head_dim_v: usize,
     n_swa: usize,
     n_past: usize,
     n_prompt: usize,
+    /// First position that the rings of sliding-window layers hold.
+    ring_from: usize,
     version: u64,
 }
 
@@ -120,15 +123,16 @@ impl KvCache {
         }
         let mut cache = KvCache {
             layers: Vec::with_capacity(shape.swa.len()),
+            hadamard_k: Hadamard::of_keys(options.ty_k, shape.head_dim_k, buft)?,
+            hadamard_v: Hadamard::of_values(options.ty_v, shape.head_dim_v, buft)?,
             options,
             n_head_kv: shape.n_head_kv,
             head_dim_k: shape.head_dim_k,
-            hadamard_k: Hadamard::of_keys(options.ty_k, shape.head_dim_k, buft)?,
-            hadamard_v: Hadamard::of_values(options.ty_v, shape.head_dim_v, buft)?,
             head_dim_v: shape.head_dim_v,
             n_swa: shape.n_swa,
             n_past: 0,
             n_prompt: 0,
+            ring_from: 0,
             version: 0,
         };
         for (il, &swa) in shape.swa.iter().enumerate() {
@@ -250,12 +254,13 @@ impl KvCache {
             });
         }
         let has_ring = self.layers.iter().any(|l| l.layout == Layout::Ring);
-        if has_ring && n_past > 0 && self.n_past > self.n_ring() && dropped + self.n_swa > self.n_ring() {
+        if has_ring && n_past > 0 && dropped > 0 && n_past.saturating_sub(self.n_swa) < self.ring_from {
             return Err(Error::Context {
                 what: format!("{dropped} tokens cannot be taken back from a sliding window of {}", self.n_swa),
             });
         }
         self.n_past = self.n_past.min(n_past);
+        self.ring_from = self.ring_from.min(self.n_past);
         Ok(())
     }
 
@@ -313,6 +318,7 @@ impl KvCache {
     /// Counts `n` tokens that a graph has just added.
     pub fn advance(&mut self, n: usize) {
         self.n_past += n;
+        self.ring_from = self.ring_from.max(self.n_past.saturating_sub(self.n_ring()));
     }
 }
 

@@ -19,6 +19,7 @@ pub mod new_file;
 pub mod parse;
 pub mod perf;
 pub mod perplexity;
+pub mod prompt_cache;
 pub mod run;
 pub mod setup;
 pub mod source;

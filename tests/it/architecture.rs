@@ -20,7 +20,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("report", &["error", "cache", "compress"]),
     ("pass", &["error", "ggml", "model", "cache", "engine", "compress", "report"]),
     ("sample", &["error", "gguf", "tokenizer"]),
-    ("session", &["error", "engine", "compress", "pass", "report"]),
+    ("session", &["error", "cache", "engine", "compress", "pass", "report"]),
     (
         "eval",
         &["error", "ggml", "tokenizer", "model", "cache", "engine", "compress", "pass", "report", "session", "sample"],

@@ -25,7 +25,9 @@ fn files() -> BTreeMap<&'static str, PathBuf> {
         files.insert(name, place(name));
     }
     tiny::control_vector(&place("control"), |_| ());
-    ["llama", "gemma3"].map(tiny::wide_path);
+    for arch in ["llama", "gemma3"] {
+        tiny::wide_path(arch);
+    }
     files.insert("control", place("control"));
     files
 }

@@ -1,6 +1,6 @@
 //! Options of the context and its KV cache.
 
-use super::Action::{Choice, Int, Switch, Text};
+use super::Action::{Choice, Int, Path, Switch, Text};
 use super::{flag, int, one_of, set, Flag};
 
 /// Types of cached keys and values that llama.cpp offers.
@@ -34,6 +34,12 @@ pub(super) const FLAGS: &[Flag] = &[
         "type of cached values: as --cache-type-k (default: f16)"),
     flag(&["--memory-f32"], "", "", Switch(|a, _| { a.cache_type_k = "f32"; set(&mut a.cache_type_v, "f32") }),
         "same as -ctk f32 -ctv f32"),
+    flag(&["--prompt-cache"], "FNAME", "", Path(|a, path| set(&mut a.prompt_cache, Some(path))),
+        "file that holds the state after the prompt, compressed or not, for a faster start with the same beginning"),
+    flag(&["--prompt-cache-all"], "", "", Switch(|a, _| set(&mut a.prompt_cache_all, true)),
+        "save the state after the answer, too"),
+    flag(&["--prompt-cache-ro"], "", "", Switch(|a, _| set(&mut a.prompt_cache_ro, true)),
+        "use the prompt cache but do not write it"),
     flag(&["--context-shift"], "", "LLAMA_ARG_CONTEXT_SHIFT", Switch(|a, on| set(&mut a.context_shift, on)),
         "when the context is full, drop half of what follows the first --keep tokens and go on (default: disabled)").off_by(&["--no-context-shift"]),
     flag(&["--keep"], "N", "", Int(|a, n| set(&mut a.n_keep, int(n, i64::MIN)?)),

@@ -4,6 +4,7 @@ use super::generate::Stop;
 use super::{out, Runner, INFO, WARN};
 use crate::cli::escape;
 use crate::cli::input::Typed;
+use crate::cli::prompt_cache::PromptCache;
 use crate::error::{Error, Result};
 
 /// Exit status when there is nothing to read and nothing to begin with.
@@ -14,12 +15,17 @@ impl Runner<'_> {
     pub(super) fn complete(&mut self, is_conversation: bool) -> Result<i32> {
         let low = &self.args.low;
         let prompt = self.args.prompt.clone().unwrap_or_default();
-        let asks_first = low.interactive_first || (is_conversation && !(low.single_turn && !prompt.is_empty()));
+        let asks_first = low.interactive_first || (is_conversation && (!low.single_turn || prompt.is_empty()));
         self.is_interactive = asks_first || low.interactive;
         if let Some(path) = &low.output {
             self.console.copy_to(path)?;
         }
-        let mut tokens = self.tokenizer.encode(&prompt, true, true)?;
+        self.check_prompt_cache()?;
+        let stored = self.prompt_cache.as_mut().filter(|_| prompt.is_empty() && !asks_first);
+        let mut tokens = match stored.and_then(PromptCache::prompt) {
+            Some(stored) => stored,
+            None => self.tokenizer.encode(&prompt, true, true)?,
+        };
         if tokens.is_empty() && !asks_first {
             let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos()) else {
                 return Ok(self.refuse_empty());

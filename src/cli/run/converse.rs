@@ -18,7 +18,7 @@ const MAX_ECHO: usize = 500;
 /// How a run goes.
 pub(super) enum Mode {
     /// Turns by a chat template.
-    Template(ChatTemplate),
+    Template(Box<ChatTemplate>),
     /// Plain text; with `is_conversation`, input that `--in-prefix` and `--in-suffix` enclose.
     Plain { is_conversation: bool },
 }
@@ -45,7 +45,7 @@ pub(super) fn mode(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdou
     if has_prompt && args.system_prompt.is_none() && !is_for_people {
         console.message(WARN, "*** User-specified prompt will pre-start conversation, did you mean to set --system-prompt (-sys) instead?");
     }
-    setup::chat_template(args, loaded, console).map(Mode::Template)
+    setup::chat_template(args, loaded, console).map(|t| Mode::Template(Box::new(t)))
 }
 
 /// What has been said, and where the last answer began.
@@ -101,6 +101,7 @@ impl Runner<'_> {
         let is_alone = !io::stdin().is_terminal() && low.conversation.is_none();
         let mut is_single = first.is_some() && (low.single_turn || is_alone);
         self.is_interactive = !is_single;
+        self.check_prompt_cache()?;
         if first.is_none() {
             self.announce(0);
         }

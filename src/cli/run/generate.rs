@@ -3,6 +3,7 @@
 use super::{out, Runner, INFO, N_RESERVED, WARN};
 use crate::cli::console::Style;
 use crate::cli::low::KvSize;
+use crate::cli::prompt_cache::PromptCache;
 use crate::cli::write_file;
 use crate::error::{Error, Result};
 use crate::eval::argmax;
@@ -67,16 +68,26 @@ impl Runner<'_> {
         }
         let start = Instant::now();
         let pass_before = self.session.pass_time();
+        let is_first = self.session.engine.cache.n_past() == 0;
         let (console, interrupt, n) = (&mut *self.console, &self.interrupt, tokens.len());
-        let logits = self.session.prefill(tokens, |done| {
+        let on_progress = |done| {
             console.progress(&format!("reading the prompt: {done} of {n} tokens"));
             match interrupt.is_pending() {
                 true => Err(Error::Interrupted),
                 false => Ok(()),
             }
-        });
+        };
+        let mut notices = Vec::new();
+        let read = match self.prompt_cache.as_mut().filter(|_| is_first) {
+            Some(cache) => {
+                let mut say = |level, text: &str| notices.push((level, text.to_owned()));
+                cache.read(&mut self.session, tokens, &mut say, on_progress)
+            }
+            None => self.session.prefill(tokens, on_progress).map(|logits| (logits, n)),
+        };
         self.console.clear_progress();
-        let logits = logits?;
+        notices.iter().for_each(|(level, text)| self.console.message(*level, text));
+        let (mut logits, n) = read?;
         let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
         // llama.cpp counts a batch of one token as decoding.
         let (time, count) = match n {
@@ -86,9 +97,12 @@ impl Runner<'_> {
         *time += spent;
         *count += n;
         self.perf.last_prompt = (spent, n);
-        self.explain_no_pass(n);
+        self.explain_no_pass(tokens.len());
         if self.args.low.kv_discard_lookahead && self.session.is_pending() {
-            return self.discard_lookahead(logits);
+            logits = self.discard_lookahead(logits)?;
+        }
+        if let Some(cache) = self.prompt_cache.as_mut().filter(|_| is_first) {
+            cache.filled(&self.session, &logits)?;
         }
         self.session_report()?;
         Ok(logits)
@@ -144,7 +158,11 @@ impl Runner<'_> {
                 break Stop::Interrupted;
             }
             let at = Instant::now();
-            let token = self.chain.sample(&logits)?;
+            let replayed = self.prompt_cache.as_mut().and_then(PromptCache::replayed);
+            let token = match replayed {
+                Some(token) => token,
+                None => self.chain.sample(&logits)?,
+            };
             self.chain.accept(token)?;
             self.remember(token);
             self.perf.sample += at.elapsed();
@@ -163,12 +181,18 @@ impl Runner<'_> {
             if n >= limit {
                 break Stop::Length;
             }
-            if !self.make_room(1)? {
+            if replayed.is_none() && !self.make_room(1)? {
                 break Stop::ContextFull;
             }
-            logits = self.step(token)?;
+            logits = match (&self.prompt_cache, replayed) {
+                (Some(cache), Some(_)) => cache.after_replayed(),
+                _ => self.step(token)?,
+            };
             self.pending = None;
         };
+        if let Some(cache) = &mut self.prompt_cache {
+            cache.settle(&mut self.session, self.pending.is_some())?;
+        }
         if stop == Stop::Interrupted && (!self.is_interactive || self.interrupt.ending().is_some()) {
             return Err(Error::Interrupted);
         }
@@ -179,6 +203,9 @@ impl Runner<'_> {
         let (start, pass_before) = (Instant::now(), self.session.pass_time());
         let compressed = self.session.report.is_some();
         let logits = self.session.step(token)?;
+        if let Some(cache) = &mut self.prompt_cache {
+            cache.stepped(&self.session, token, &logits)?;
+        }
         let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
         self.perf.eval += spent;
         self.perf.n_eval += 1;

@@ -9,6 +9,7 @@ mod command;
 mod complete;
 mod converse;
 mod generate;
+mod prompt_cache;
 mod room;
 
 use super::console::{is_closed, Console, Style};
@@ -19,6 +20,7 @@ use super::interrupt::{Interrupt, EXIT_INTERRUPTED};
 use super::low::{LowArgs, Special};
 use super::parse;
 use super::perf::Perf;
+use super::prompt_cache::PromptCache;
 use super::setup::{self, Loaded};
 use super::source;
 use crate::error::{Error, Result};
@@ -102,7 +104,11 @@ fn run(low: LowArgs) -> i32 {
     }
 }
 
-fn load_and_run(mut low: LowArgs, console: &mut Console<Stdout, Stderr>, interrupt: &mut Option<Interrupt>) -> Result<i32> {
+fn load_and_run(
+    mut low: LowArgs,
+    console: &mut Console<Stdout, Stderr>,
+    interrupt: &mut Option<Interrupt>,
+) -> Result<i32> {
     let n_warned = low.warnings.len();
     source::resolve(&mut low, &env, console)?;
     let args = HighArgs::new(low)?;
@@ -183,6 +189,7 @@ struct Runner<'a> {
     /// Tokens that a context shift keeps.
     n_keep: usize,
     n_reported: usize,
+    prompt_cache: Option<PromptCache>,
 }
 
 impl<'a> Runner<'a> {
@@ -213,10 +220,12 @@ impl<'a> Runner<'a> {
             is_interactive: false,
             n_keep: 0,
             n_reported: 0,
+            prompt_cache: None,
         })
     }
 
     fn run(mut self, loaded: &Loaded) -> Result<i32> {
+        self.open_prompt_cache()?;
         let result = match converse::mode(self.args, loaded, self.console)? {
             converse::Mode::Template(template) => self.converse(&template),
             converse::Mode::Plain { is_conversation } => self.complete(is_conversation),
@@ -227,6 +236,7 @@ impl<'a> Runner<'a> {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             other => return other,
         };
+        self.finish_prompt_cache(code.is_err())?;
         self.session_report()?;
         out(self.console.write(b"\n\n"))?;
         out(self.console.finish())?;

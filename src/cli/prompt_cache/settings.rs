@@ -1,0 +1,79 @@
+//! What a prompt cache of this run has to fit.
+
+use crate::cache::state::Identity;
+use crate::cli::high::HighArgs;
+use crate::cli::low::{KvSize, LowArgs};
+use crate::cli::setup::pass_options;
+use crate::error::Result;
+use crate::pass::Target;
+use crate::sample::SampleParams;
+use crate::session::Session;
+use std::path::PathBuf;
+
+/// What the user asked for, and what a file has to fit.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The file.
+    pub path: PathBuf,
+    /// `--prompt-cache-ro`: it is not written.
+    pub read_only: bool,
+    /// `--prompt-cache-all`: it holds the answer, too.
+    pub all: bool,
+    /// Model, types and compression of this run.
+    pub identity: Identity,
+    /// How this run chooses tokens, if it would choose the same ones again; empty otherwise.
+    pub sampling: String,
+}
+
+impl Settings {
+    /// The settings of a run; `None` without `--prompt-cache`.
+    ///
+    /// # Errors
+    /// When the model's file cannot be opened again.
+    pub fn new(args: &HighArgs, session: &Session) -> Result<Option<Settings>> {
+        let low = &args.low;
+        let Some(path) = low.prompt_cache.clone() else { return Ok(None) };
+        let identity = Identity {
+            model: session.engine.model().fingerprint()?,
+            kv: session.engine.cache.types(),
+            compression: compression(args),
+        };
+        let (read_only, all) = (low.prompt_cache_ro, low.prompt_cache_all);
+        Ok(Some(Settings { path, read_only, all, identity, sampling: sampling(low) }))
+    }
+}
+
+/// The settings of the compression, as options of the command line.
+fn compression(args: &HighArgs) -> String {
+    let low = &args.low;
+    let (target, size) = match low.kv_size {
+        KvSize::Ratio(x) => (Target::Ratio(x), format!("--kv-ratio {x}")),
+        KvSize::Tokens(n) => (Target::Tokens(n), format!("--kv-budget-tokens {n}")),
+    };
+    if (target == Target::Ratio(1.0) || low.kv_method == "none") && !low.kv_force {
+        return "none".to_string();
+    }
+    let o = pass_options(args, target);
+    let mut text = format!(
+        "{} {size} --kv-lookahead {} --kv-sink {} --kv-window {} --kv-min-tokens {}",
+        low.kv_method, o.n_lookahead, o.n_sink, o.n_window, o.n_min_tokens
+    );
+    for (name, share) in [("--kv-floor", low.kv_floor), ("--kv-prototypes", low.kv_prototypes)] {
+        text += &share.map_or(String::new(), |x| format!(" {name} {x}"));
+    }
+    if low.kv_decode_interval > 0 {
+        text += &format!(" --kv-decode-interval {}", low.kv_decode_interval);
+    }
+    for (name, on) in [("--kv-discard-lookahead", low.kv_discard_lookahead), ("--kv-force", o.force)] {
+        text += &if on { format!(" {name}") } else { String::new() };
+    }
+    text
+}
+
+/// Every setting of a greedy choice; the seed has no part in it.
+fn sampling(low: &LowArgs) -> String {
+    if low.sample.temperature > 0.0 {
+        return String::new();
+    }
+    format!("{:?}, ignore_eos: {}", SampleParams { seed: 0, ..low.sample.clone() }, low.ignore_eos)
+}
