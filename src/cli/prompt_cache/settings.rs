@@ -2,7 +2,7 @@
 
 use crate::cache::state::Identity;
 use crate::cli::high::HighArgs;
-use crate::cli::low::{KvSize, LowArgs};
+use crate::cli::low::KvSize;
 use crate::cli::setup::pass_options;
 use crate::error::Result;
 use crate::pass::Target;
@@ -39,7 +39,7 @@ impl Settings {
             compression: compression(args),
         };
         let (read_only, all) = (low.prompt_cache_ro, low.prompt_cache_all);
-        Ok(Some(Settings { path, read_only, all, identity, sampling: sampling(low) }))
+        Ok(Some(Settings { path, read_only, all, identity, sampling: sampling(args) }))
     }
 }
 
@@ -70,10 +70,13 @@ fn compression(args: &HighArgs) -> String {
     text
 }
 
-/// Every setting of a greedy choice; the seed has no part in it.
-fn sampling(low: &LowArgs) -> String {
-    if low.sample.temperature > 0.0 {
+/// Every setting of a greedy choice; empty where chance has a part in it.
+fn sampling(args: &HighArgs) -> String {
+    let (low, p) = (&args.low, &args.low.sample);
+    let is_greedy = p.temperature <= 0.0 && p.dynatemp_range <= 0.0 && p.samplers.contains(&"temperature");
+    if !is_greedy || p.xtc_probability > 0.0 || p.mirostat != 0 || p.adaptive_target >= 0.0 {
         return String::new();
     }
-    format!("{:?}, ignore_eos: {}", SampleParams { seed: 0, ..low.sample.clone() }, low.ignore_eos)
+    let params = SampleParams { seed: 0, ..p.clone() };
+    format!("{params:?}, ignore_eos: {}, breakers: {:?}, {:?}", low.ignore_eos, args.dry_breakers, args.constraint)
 }
