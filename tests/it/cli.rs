@@ -81,9 +81,9 @@ fn neutral_values_of_refused_options_are_accepted() {
             assert!(low(&[flag.names[0], value]).warnings.is_empty(), "{} {value}", flag.id());
         }
     }
-    assert!(low(&["--rope-scale", "0.0", "--yarn-ext-factor", "-1.00"]).warnings.is_empty());
-    let refused = error(&["--rope-scale", "2"]);
-    assert!(refused.starts_with("error while handling argument \"--rope-scale\": not supported: "), "{refused}");
+    assert!(low(&["--grp-attn-n", "1.0"]).warnings.is_empty());
+    let refused = error(&["--grp-attn-n", "2"]);
+    assert!(refused.starts_with("error while handling argument \"--grp-attn-n\": not supported: "), "{refused}");
 }
 
 /// A command line of llama.cpp's own tests (`ci/run.sh`) with its meaning.

@@ -11,7 +11,7 @@ use gracekv::pass::{PassOptions, Target};
 use gracekv::session::Session;
 
 use crate::engine::tokens;
-use crate::support::{argmax, decode, nmse, options, tiny};
+use crate::support::{decode, nmse, options, tiny};
 
 const N_PROMPT: usize = 300;
 
@@ -74,31 +74,27 @@ fn every_way_to_attend_reads_a_transformed_cache() {
     }
 }
 
-/// Report 16 of the reference: what a pass leaves of a quantised cache is what it leaves of an exact one.
+/// Report 16 of the reference: rounding adds little to what a pass costs.
 #[test]
-fn a_pass_over_a_quantised_cache_is_close_to_one_over_an_exact_one() {
+fn a_pass_over_a_quantised_cache_loses_what_one_over_an_exact_cache_loses() {
     for model in models() {
         let prompt = tokens(&model, N_PROMPT, 1);
-        for method in ["gracekv", "topk", "d2o"] {
-            let run = |ty, ratio| {
+        let run = |ty, method: Option<(&str, f64)>| {
+            let compress = method.map(|(name, ratio)| {
                 let pass = PassOptions { target: Target::Ratio(ratio), n_lookahead: 0, ..PassOptions::default() };
-                let method = by_name(method, &MethodOptions::default()).unwrap();
-                let mut session = Session::new(engine(&model, ty, FlashAttn::Auto), Some((method, pass)));
-                let mut next = argmax(&session.prefill(&prompt, |_| Ok(())).unwrap());
-                let mut all = Vec::new();
-                for _ in 0..4 {
-                    let logits = session.step(next).unwrap();
-                    next = 7;
-                    all.extend(logits);
-                }
-                assert!(session.engine.cache.is_compressed());
-                all
-            };
-            let exact = run(Type::F32, 2.0);
-            let error = nmse(&exact, &run(Type::Q8_0, 2.0));
-            let lost = nmse(&exact, &run(Type::F32, 16.0));
-            eprintln!("{} {method}: NMSE {error:.1e}; a smaller cache {lost:.1e}", model.arch().name());
-            assert!(error < 0.1 && 4.0 * error < lost, "{} {method}: NMSE {error:e} {lost:e}", model.arch().name());
+                (by_name(name, &MethodOptions::default()).unwrap(), pass)
+            });
+            let mut session = Session::new(engine(&model, ty, FlashAttn::Auto), compress);
+            session.prefill(&prompt, |_| Ok(())).unwrap();
+            assert_eq!(session.engine.cache.is_compressed(), method.is_some());
+            (0..4).flat_map(|t| session.step(7 + t).unwrap()).collect::<Vec<f32>>()
+        };
+        let whole = run(Type::F32, None);
+        for method in ["gracekv", "topk", "d2o"] {
+            let lost = |ty, ratio| nmse(&whole, &run(ty, Some((method, ratio))));
+            let (exact, rounded) = (lost(Type::F32, 2.0), lost(Type::Q8_0, 2.0));
+            eprintln!("{} {method}: NMSE {exact:.1e}, of q8_0 {rounded:.1e}", model.arch().name());
+            assert!(rounded < 1.5 * exact + 0.02, "{} {method}: NMSE {exact:e} {rounded:e}", model.arch().name());
         }
     }
 }
