@@ -48,8 +48,9 @@ pub struct Session {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Empty,
+    /// A pass will follow the tokens that are being decoded.
     Lookahead,
+    /// None will, until there is more to compress.
     Done,
 }
 
@@ -64,7 +65,7 @@ impl Session {
             prompt_record: Recorded::default(),
             lookahead_record: Recorded::default(),
             lookahead: Vec::new(),
-            state: State::Empty,
+            state: State::Done,
             report: None,
             n_predict: None,
             decode_interval: 0,
@@ -83,7 +84,9 @@ impl Session {
         if self.state == State::Lookahead {
             self.compress_now()?;
         }
-        let (n_past, is_first) = (self.engine.cache.n_past(), self.state == State::Empty);
+        let n_past = self.engine.cache.n_past();
+        let is_first = n_past == 0;
+        self.prompt_record = Recorded::default();
         self.tokens.truncate(n_past);
         self.tokens.extend(tokens);
         let needs = match &self.compress {
@@ -182,7 +185,7 @@ impl Session {
         self.tokens.clear();
         self.lookahead.clear();
         (self.prompt_record, self.lookahead_record) = (Recorded::default(), Recorded::default());
-        self.state = State::Empty;
+        self.state = State::Done;
         Ok(())
     }
 

@@ -26,7 +26,7 @@ pub struct Perf {
     pub n_eval_compressed: usize,
     /// Choosing tokens.
     pub sample: Duration,
-    /// Tokens chosen.
+    /// Tokens that the samplers were told of, chosen or read.
     pub n_sample: usize,
     /// The pass.
     pub pass: Duration,
@@ -71,11 +71,7 @@ impl Perf {
         let name = "common_perf_print";
         let mut out = String::new();
         out += &format!("{name}:    sampling time = {:10.2} ms\n", ms(self.sample));
-        out += &format!(
-            "{name}:    samplers time = {:10.2} ms / {:5} tokens\n",
-            ms(self.sample),
-            self.n_prompt + self.n_sample
-        );
+        out += &format!("{name}:    samplers time = {:10.2} ms / {:5} tokens\n", ms(self.sample), self.n_sample);
         out += &format!("{name}:        load time = {:10.2} ms\n", ms(self.load));
         out += &format!(
             "{name}: prompt eval time = {:10.2} ms / {:5} tokens ({:8.2} ms per token, {:8.2} tokens per second)\n",

@@ -174,6 +174,16 @@ mod terminal {
         spawn_command(program(args), Some(60_000)).unwrap()
     }
 
+    /// Waits until an answer has begun: the line about the prompt is gone and something stands in its place.
+    fn wait_for_answer(session: &mut PtySession) {
+        session.exp_regex(r"tokens\r +\r\S").unwrap();
+    }
+
+    fn send(session: &mut PtySession, keys: &str) {
+        session.send(keys).unwrap();
+        session.flush().unwrap();
+    }
+
     fn status(session: &PtySession) -> WaitStatus {
         session.process().wait().unwrap()
     }
@@ -184,7 +194,7 @@ mod terminal {
         session.exp_string("/exit or Ctrl+C").unwrap();
         session.exp_string("> ").unwrap();
         session.send_line("the rain").unwrap();
-        session.exp_regex("[a-z]{3}").unwrap();
+        wait_for_answer(&mut session);
         session.send_control('c').unwrap();
         session.exp_string("Generation: ").unwrap();
         session.exp_string("> ").unwrap();
@@ -212,12 +222,12 @@ mod terminal {
         let mut session = open(&["-n", "4"]);
         session.exp_string("> ").unwrap();
         // A key that deletes, the end of the input on the next prompt.
-        session.send("the raim\u{7f}n\r").unwrap();
+        send(&mut session, "the raim\u{7f}n\r");
         session.exp_string("Generation: ").unwrap();
         session.exp_string("> ").unwrap();
-        session.send("\u{1b}[A").unwrap();
+        send(&mut session, "\u{1b}[A");
         session.exp_string("the rain").unwrap();
-        session.send("\u{15}").unwrap();
+        send(&mut session, "\u{15}");
         session.send_control('d').unwrap();
         session.exp_string("Exiting...").unwrap();
         session.exp_eof().unwrap();
@@ -231,7 +241,7 @@ mod terminal {
             session.exp_string("> ").unwrap();
             if is_answering {
                 session.send_line("the rain").unwrap();
-                session.exp_regex("[a-z]{3}").unwrap();
+                wait_for_answer(&mut session);
             }
             session.process_mut().signal(Signal::SIGTERM).unwrap();
             session.exp_eof().unwrap();

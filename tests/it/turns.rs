@@ -45,6 +45,7 @@ fn long_turns_are_compressed_and_short_ones_stay() {
         let model = tiny::model(name);
         let n_heads = model.hp.global_layers().len() * model.hp.n_head_kv;
         let mut session = session(&model, 2048, "gracekv", pass(4.0));
+        session.n_predict = Some(20);
         let logits = read(&mut session, &tokens(&model, N_PROMPT, 1));
         let logits = step_n(&mut session, logits, 20);
         assert_eq!((session.n_passes(), n_entries(&session)), (1, n_heads * N_PROMPT / 4), "{name}");

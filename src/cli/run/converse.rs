@@ -192,6 +192,10 @@ impl Runner<'_> {
                 self.console.message(ERROR, &format!("error: {e}"));
                 Ok(Next::Ask)
             }
+            Err(Error::Interrupted) if self.is_for_people() && self.interrupt.ending().is_none() => {
+                self.interrupt.clear();
+                Ok(Next::Ask)
+            }
             other => other,
         }
     }
@@ -230,7 +234,13 @@ impl Runner<'_> {
         }
         self.chain.reset();
         self.recent.clear();
-        let logits = self.read(&tokens)?;
+        let n_past = self.session.engine.cache.n_past();
+        let logits = self.read(&tokens);
+        if logits.is_err() && self.session.take_back(n_past).is_err() {
+            self.begin_again(talk)?;
+            self.console.message(WARN, "What was said is lost.");
+        }
+        let logits = logits?;
         self.pending = None;
         talk.write(&format!("User:\n{}\n\n", message.content))?;
         talk.past.push(message);

@@ -64,6 +64,7 @@ impl Runner<'_> {
         }
         for &t in tokens {
             self.chain.accept_prompt(t);
+            self.perf.n_sample += 1;
             self.remember(t);
         }
         let start = Instant::now();
