@@ -71,7 +71,8 @@ fn another_template_takes_its_place() {
     let file = dir.path().join("good.jinja");
     std::fs::write(&file, "{% generation %}{{ messages[0].content }}{% endgeneration %}").unwrap();
     let (plain_code, plain, _) = run(&model, &["-no-cnv", "-p", PROMPT, "--no-display-prompt"]);
-    let (code, out, err) = run(&model, &["-p", PROMPT, "-st", "--no-display-prompt", "--chat-template-file", file.to_str().unwrap()]);
+    let (code, out, err) =
+        run(&model, &["-p", PROMPT, "-st", "--no-display-prompt", "--chat-template-file", file.to_str().unwrap()]);
     assert!(!err.contains("chatml"), "{err}");
     assert_eq!((code, out.trim_end()), (plain_code, plain.trim_end()), "{err}");
     for (template, want) in [("{{ 1", "line 1: "), ("llama9", "is neither Jinja text nor one of chatml, llama2, ")] {

@@ -13,9 +13,9 @@ pub mod fit;
 pub mod observe;
 mod options;
 pub mod paper;
-mod queue;
+pub mod queue;
 pub mod refit;
-mod split;
+pub mod split;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,7 @@
 //!
 //! Source: GraceKV (arXiv 2608.07001), its global queue of Add and Split over all layers and heads. A gain is the decrease of
 //! a head's output error `sum_q w_q |e_q|^2`: for an exact token what the output loses without it, for a split what
-//! [`split`](super::split) measures with held-out probes. Both are divided by the root of the head's output
+//! [`split`] measures with held-out probes. Both are divided by the root of the head's output
 //! `sum_q w_q |o_q|^2` (ours): absolute errors starve quiet heads, relative ones feed heads that hardly say anything.
 //! The gains of a head fall, so the queue comes down to one threshold: the best actions of all heads are those above it.
 
