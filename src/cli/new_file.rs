@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 /// A file under a temporary name beside the one it will have; without [`NewFile::finish`] it disappears.
 pub struct NewFile {
     path: PathBuf,
-    temporary: PathBuf,
+    /// None where the file is a device or a pipe, which must not be replaced.
+    temporary: Option<PathBuf>,
     file: BufWriter<File>,
 }
 
@@ -21,11 +22,17 @@ impl NewFile {
         let Some(name) = path.file_name().filter(|_| !path.is_dir()) else {
             return Err(Error::io(path, io::ErrorKind::IsADirectory.into()));
         };
+        if path.metadata().is_ok_and(|m| !m.is_file()) {
+            let file = File::options().write(true).open(path).map_err(|e| Error::io(path, e))?;
+            return Ok(NewFile { path: path.into(), temporary: None, file: BufWriter::new(file) });
+        }
         let mut name = name.to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
+        // A link keeps leading to its file.
+        let path = path.canonicalize().unwrap_or_else(|_| path.into());
         let temporary = path.with_file_name(name);
-        let file = File::create(&temporary).map_err(|e| Error::io(path, e))?;
-        Ok(NewFile { path: path.into(), temporary, file: BufWriter::new(file) })
+        let file = File::create(&temporary).map_err(|e| Error::io(&path, e))?;
+        Ok(NewFile { path, temporary: Some(temporary), file: BufWriter::new(file) })
     }
 
     /// Where it will be.
@@ -40,8 +47,9 @@ impl NewFile {
     pub fn finish(mut self) -> Result<()> {
         let mut finish = || {
             self.file.flush()?;
+            let Some(temporary) = &self.temporary else { return Ok(()) };
             self.file.get_ref().sync_all()?;
-            std::fs::rename(&self.temporary, &self.path)
+            std::fs::rename(temporary, &self.path)
         };
         finish().map_err(|e| Error::io(&self.path, e))
     }
@@ -60,7 +68,7 @@ impl Write for NewFile {
 impl Drop for NewFile {
     fn drop(&mut self) {
         // Once it has its name there is nothing to remove; that a leftover cannot be removed is no second error.
-        let _ = std::fs::remove_file(&self.temporary);
+        let _ = self.temporary.as_ref().map(std::fs::remove_file);
     }
 }
 
@@ -97,5 +105,26 @@ mod tests {
             assert!(NewFile::create(bad).is_err(), "{bad:?}");
         }
         assert_eq!(files(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_written_to_and_a_link_is_followed() {
+        use std::os::unix::fs::{symlink, FileTypeExt};
+        let dir = tempfile::tempdir().unwrap();
+        let [pipe, file, link] = ["pipe", "file", "link"].map(|name| dir.path().join(name));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || std::fs::read(pipe).unwrap()
+        });
+        write_file(&pipe, b"report").unwrap();
+        assert_eq!(reader.join().unwrap(), b"report");
+        assert!(pipe.metadata().unwrap().file_type().is_fifo());
+
+        std::fs::write(&file, b"old").unwrap();
+        symlink(&file, &link).unwrap();
+        write_file(&link, b"new").unwrap();
+        assert!(link.is_symlink() && std::fs::read(&file).unwrap() == b"new");
     }
 }

@@ -172,7 +172,7 @@ fn plans_of_other_batch_sizes_differ_in_ties_only() {
         let (a, b) = (tokens(&a), tokens(&b));
         let common = a.iter().filter(|t| b.contains(t)).count();
         eprintln!("{name}: {common} of {} exact tokens in common", a.len());
-        assert!(common * 100 >= a.len() * 90, "{name}: {common} of {}", a.len());
+        assert!(common * 100 >= a.len() * 95, "{name}: {common} of {}", a.len());
     }
 }
 

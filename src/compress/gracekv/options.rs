@@ -7,12 +7,14 @@ const PAPER: Modifier = Modifier::new(
     "paper",
     "the paper's form: prototype trees over semantic slots, one queue over all layers and heads",
 )
-.without(&["no_prototypes", "no_refit", "mean_keys", "ln_m", "contiguous"]);
+.without(&["no_prototypes", "no_refit", "mean_keys", "ln_m", "contiguous", "queue"]);
 const NO_LOOKAHEAD: Modifier = Modifier::new("no_lookahead", "no queries of lookahead tokens");
 
-const FIXED_SHARES: Modifier =
-    Modifier::new("fixed_shares", "fixed shares for exact tokens and prototypes instead of one queue")
-        .without(&["no_prototypes"]);
+const QUEUE: Modifier = Modifier::new(
+    "queue",
+    "one queue over all heads divides the budget by measured errors; closer to the full cache, but worse at needles above 32",
+)
+.without(&["no_prototypes"]);
 const NO_PROTOTYPES: Modifier = Modifier::new("no_prototypes", "the whole budget for exact tokens");
 const NO_REFIT: Modifier = Modifier::new("no_refit", "values are not refitted together");
 const MEAN_KEYS: Modifier =
@@ -36,7 +38,7 @@ const HEAD_QUEUE: Modifier = of_paper("head_queue", "one queue per head, all wit
 /// The modifiers it knows.
 pub(in crate::compress) const MODIFIERS: &[Modifier] = &[
     NO_LOOKAHEAD,
-    FIXED_SHARES,
+    QUEUE,
     NO_PROTOTYPES,
     NO_REFIT,
     MEAN_KEYS,
@@ -62,7 +64,7 @@ pub struct Options {
     pub lookahead: bool,
     /// Share of an even division of the exact entries that every head gets whatever its scores are.
     pub floor: f32,
-    /// Share of the budget that prototypes get before the queue divides it anew; 0 selects exact tokens only.
+    /// Share of the budget that prototypes get, before a queue divides it anew; 0 selects exact tokens only.
     pub prototype_share: f32,
     /// Clusters are runs of neighbouring tokens (ablation).
     pub contiguous: bool,
@@ -76,8 +78,8 @@ pub struct Options {
     pub min_fitted: usize,
     /// Fit the biases and values of prototypes; otherwise they are `ln m` and weighted means.
     pub fit_bias: bool,
-    /// There is no queue (ablation).
-    pub fixed_shares: bool,
+    /// One queue divides the budget anew.
+    pub queue: bool,
     /// Refit the values of all entries of a head together.
     pub refit: bool,
 }
@@ -94,7 +96,7 @@ impl Default for Options {
             sample_weight: 0.5,
             min_fitted: 8,
             fit_bias: true,
-            fixed_shares: false,
+            queue: false,
             refit: true,
         }
     }
@@ -112,7 +114,7 @@ impl Options {
             contiguous: o.has(CONTIGUOUS),
             min_fitted: if o.has(MEAN_KEYS) { usize::MAX } else { d.min_fitted },
             fit_bias: !o.has(LN_M),
-            fixed_shares: o.has(FIXED_SHARES),
+            queue: o.has(QUEUE),
             refit: !o.has(NO_REFIT),
             ..d
         }
