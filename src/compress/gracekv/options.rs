@@ -12,7 +12,7 @@ const NO_LOOKAHEAD: Modifier = Modifier::new("no_lookahead", "no queries of look
 
 const QUEUE: Modifier = Modifier::new(
     "queue",
-    "one queue over all heads divides the budget by measured errors; closer to the full cache, but worse at needles above 32",
+    "one queue over all heads divides the budget by measured errors (loses needles at ratio 64)",
 )
 .without(&["no_prototypes"]);
 const NO_PROTOTYPES: Modifier = Modifier::new("no_prototypes", "the whole budget for exact tokens");
