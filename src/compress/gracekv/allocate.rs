@@ -1,7 +1,7 @@
 //! Steps 1 and 2: which tokens stay exact, and how many prototypes each head gets for the others.
 //!
-//! Fixed shares of the budget: the best tokens by one ranking, and prototypes where attention mass is left. A [`queue`], where
-//! it is asked for, then divides all but a floor anew.
+//! Fixed shares of the budget come first: the best tokens by one ranking, and prototypes where attention mass is left. The
+//! [`queue`] then divides all but a floor anew, which is most of the exact tokens.
 
 use rayon::prelude::*;
 
@@ -54,10 +54,11 @@ pub fn allocate(view: &View, budget: &Budget, options: &Options) -> Result<Vec<H
     let choices = kept.into_iter().zip(shares).zip(seen);
     let choices: Vec<HeadChoice> =
         choices.map(|((kept, n_prototype), seen)| HeadChoice { kept, n_prototype, seen: Some(seen) }).collect();
-    if n_prototype == 0 || !options.queue {
+    if n_prototype == 0 || options.fixed_shares {
         return Ok(choices);
     }
-    let floor = exact(&scores, budget, options.floor, n_exact, 0);
+    let n_ranked = (options.ranked_share * n_exact as f32) as usize;
+    let floor = exact(&scores, budget, options.floor, n_exact, n_ranked);
     drop(scores);
     queue::divide(view, &heads, floor, choices)
 }

@@ -18,7 +18,7 @@ const TILE: usize = 256;
 /// As in [`vector::softmax`].
 const FLOOR: f32 = -60.0;
 /// Largest logarithm of `e_q`.
-const MAX_LOG_E: f32 = 3.0;
+pub(super) const MAX_LOG_E: f32 = 3.0;
 /// Logarithm of the smallest coefficient, relative to the largest, so that no product is subnormal.
 const NEGLIGIBLE: f32 = -24.0;
 /// Smallest share of a probe row in a regression.

@@ -16,7 +16,7 @@ use crate::compress::vector;
 use crate::error::Result;
 
 /// Logarithm of the smallest probability: its square, times a weight, is still a normal number.
-const FLOOR: f32 = -36.0;
+pub(super) const FLOOR: f32 = -36.0;
 /// Rows that are read at a time.
 const TILE: usize = 256;
 /// All probes have a say.

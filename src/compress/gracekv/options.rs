@@ -7,14 +7,14 @@ const PAPER: Modifier = Modifier::new(
     "paper",
     "the paper's form: prototype trees over semantic slots, one queue over all layers and heads",
 )
-.without(&["no_prototypes", "no_refit", "mean_keys", "ln_m", "contiguous", "queue"]);
+.without(&["no_prototypes", "no_refit", "mean_keys", "ln_m", "contiguous", "fixed_shares", "no_ranking"]);
 const NO_LOOKAHEAD: Modifier = Modifier::new("no_lookahead", "no queries of lookahead tokens");
 
-const QUEUE: Modifier = Modifier::new(
-    "queue",
-    "one queue over all heads divides the budget by measured errors (loses needles at ratio 64)",
-)
-.without(&["no_prototypes"]);
+const FIXED_SHARES: Modifier =
+    Modifier::new("fixed_shares", "fixed shares for exact tokens and prototypes instead of one queue")
+        .without(&["no_prototypes"]);
+const NO_RANKING: Modifier = Modifier::new("no_ranking", "no exact tokens by their scores before the queue starts")
+    .without(&["no_prototypes", "fixed_shares"]);
 const NO_PROTOTYPES: Modifier = Modifier::new("no_prototypes", "the whole budget for exact tokens");
 const NO_REFIT: Modifier = Modifier::new("no_refit", "values are not refitted together");
 const MEAN_KEYS: Modifier =
@@ -38,7 +38,8 @@ const HEAD_QUEUE: Modifier = of_paper("head_queue", "one queue per head, all wit
 /// The modifiers it knows.
 pub(in crate::compress) const MODIFIERS: &[Modifier] = &[
     NO_LOOKAHEAD,
-    QUEUE,
+    FIXED_SHARES,
+    NO_RANKING,
     NO_PROTOTYPES,
     NO_REFIT,
     MEAN_KEYS,
@@ -64,7 +65,7 @@ pub struct Options {
     pub lookahead: bool,
     /// Share of an even division of the exact entries that every head gets whatever its scores are.
     pub floor: f32,
-    /// Share of the budget that prototypes get, before a queue divides it anew; 0 selects exact tokens only.
+    /// Share of the budget that prototypes get before the queue divides it anew; 0 selects exact tokens only.
     pub prototype_share: f32,
     /// Clusters are runs of neighbouring tokens (ablation).
     pub contiguous: bool,
@@ -78,8 +79,11 @@ pub struct Options {
     pub min_fitted: usize,
     /// Fit the biases and values of prototypes; otherwise they are `ln m` and weighted means.
     pub fit_bias: bool,
-    /// One queue divides the budget anew.
-    pub queue: bool,
+    /// There is no queue (ablation).
+    pub fixed_shares: bool,
+    /// Share of the exact tokens that are chosen by their scores before the queue starts. A score is the largest over the probes;
+    /// the queue's errors are means, in which what a single probe reads hardly counts.
+    pub ranked_share: f32,
     /// Refit the values of all entries of a head together.
     pub refit: bool,
 }
@@ -96,7 +100,8 @@ impl Default for Options {
             sample_weight: 0.5,
             min_fitted: 8,
             fit_bias: true,
-            queue: false,
+            fixed_shares: false,
+            ranked_share: 0.75,
             refit: true,
         }
     }
@@ -114,7 +119,8 @@ impl Options {
             contiguous: o.has(CONTIGUOUS),
             min_fitted: if o.has(MEAN_KEYS) { usize::MAX } else { d.min_fitted },
             fit_bias: !o.has(LN_M),
-            queue: o.has(QUEUE),
+            fixed_shares: o.has(FIXED_SHARES),
+            ranked_share: if o.has(NO_RANKING) { 0.0 } else { d.ranked_share },
             refit: !o.has(NO_REFIT),
             ..d
         }

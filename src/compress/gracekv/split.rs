@@ -14,7 +14,8 @@ use half::slice::HalfFloatSliceExt;
 use ndarray::{Array2, Axis};
 
 use super::cluster;
-use super::observe::{Head, Rows};
+use super::fit::MAX_LOG_E;
+use super::observe::{Head, Rows, FLOOR};
 use crate::compress::vector;
 
 /// Dimensions to which values are projected.
@@ -25,10 +26,6 @@ const N_PROBE: usize = 64;
 const N_STEP: usize = 2;
 /// Tokens that are read at a time.
 const TILE: usize = 256;
-/// Logarithm of the smallest probability, so that no product is subnormal.
-const FLOOR: f32 = -36.0;
-/// Largest logarithm of `e_q`.
-const MAX_LOG_E: f32 = 3.0;
 
 /// The gains of up to `n` splits of the `evicted` tokens of a head, best first, in units of [`Head::error`].
 pub fn gains(head: Head, n_group: usize, evicted: &[u32], n: usize) -> Vec<f32> {
