@@ -5,6 +5,8 @@ export PATH := $(CURDIR)/target/tools/bin:$(PATH)
 CARGO ?= cargo
 # The models of `make models`: smollm2 (98 MB), qwen2 (491 MB), gemma3 (253 MB), or all.
 MODELS ?= smollm2
+# ggml's backends beside the CPU: rpc, cuda, metal, vulkan. One set for all targets, so that ggml is built once.
+FEATURES ?= rpc
 # Arguments of scripts/bench.py, for example: make bench BENCH='--models smollm2 -r 3'
 BENCH ?=
 
@@ -18,7 +20,7 @@ setup: ## check the tools, install cmake into target/tools where it is missing
 	@scripts/setup.sh
 
 build: setup ## build the programs into target/release
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked --features '$(FEATURES)'
 
 models: ## fetch the models named in MODELS (default: smollm2) into models/
 	@scripts/fetch_models.py $(MODELS)
@@ -29,7 +31,7 @@ demo: build models ## build, fetch a small model, and show what compression does
 # All models and llama.cpp's vocabularies (0.9 GB on disk), so that no test has to be skipped.
 test: setup ## fetch all models and run all tests
 	@scripts/fetch_models.py all vocab
-	GRACEKV_REQUIRE_MODELS=1 $(CARGO) test --release --locked
+	GRACEKV_REQUIRE_MODELS=1 $(CARGO) test --release --locked --features '$(FEATURES)'
 
 bench: build ## build llama.cpp and measure both programs in turn (long; options in BENCH)
 	@scripts/build_llama_cpp.sh

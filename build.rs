@@ -14,7 +14,7 @@ fn main() {
     for path in ["build.rs", "Cargo.lock", "vendor", "bindings"] {
         println!("cargo::rerun-if-changed={path}");
     }
-    for var in ["GRACEKV_GGML_DIR", "GRACEKV_GGML_LIB", "CMAKE", "DOCS_RS"] {
+    for var in ["GRACEKV_GGML_DIR", "GRACEKV_GGML_LIB", "CMAKE", "CUDAARCHS", "DOCS_RS"] {
         println!("cargo::rerun-if-env-changed={var}");
     }
     if env::var_os("DOCS_RS").is_some() {
@@ -170,6 +170,9 @@ fn build(source: &Path) -> PathBuf {
         .define("GGML_BLAS", "OFF")
         .define("GGML_ACCELERATE", "OFF")
         .build_target("ggml");
+    if let (true, Ok(architectures)) = (feature("cuda"), env::var("CUDAARCHS")) {
+        config.define("CMAKE_CUDA_ARCHITECTURES", architectures);
+    }
     if target("ENV") != "msvc" {
         // GGML_ASSERT embeds __FILE__: keep home folders out of the binary.
         let map = format!("-ffile-prefix-map={}=ggml", source.display());

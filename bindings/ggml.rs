@@ -643,6 +643,8 @@ unsafe extern "C" {
         reg: ggml_backend_reg_t,
         name: *const ::core::ffi::c_char,
     ) -> *mut ::core::ffi::c_void;
+    pub fn ggml_backend_register(reg: ggml_backend_reg_t);
+    pub fn ggml_backend_reg_by_name(name: *const ::core::ffi::c_char) -> ggml_backend_reg_t;
     pub fn ggml_backend_dev_count() -> usize;
     pub fn ggml_backend_dev_get(index: usize) -> ggml_backend_dev_t;
     pub fn ggml_backend_dev_by_name(name: *const ::core::ffi::c_char) -> ggml_backend_dev_t;
@@ -659,6 +661,11 @@ unsafe extern "C" {
     pub fn ggml_backend_sched_reserve(sched: ggml_backend_sched_t, measure_graph: *mut ggml_cgraph) -> bool;
     pub fn ggml_backend_sched_get_n_splits(sched: ggml_backend_sched_t) -> ::core::ffi::c_int;
     pub fn ggml_backend_sched_get_buffer_size(sched: ggml_backend_sched_t, backend: ggml_backend_t) -> usize;
+    pub fn ggml_backend_sched_set_tensor_backend(
+        sched: ggml_backend_sched_t,
+        node: *mut ggml_tensor,
+        backend: ggml_backend_t,
+    );
     pub fn ggml_backend_sched_alloc_graph(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> bool;
     pub fn ggml_backend_sched_graph_compute(sched: ggml_backend_sched_t, graph: *mut ggml_cgraph) -> ggml_status;
     pub fn ggml_backend_sched_reset(sched: ggml_backend_sched_t);

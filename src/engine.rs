@@ -2,7 +2,7 @@
 //!
 //! Between `model` and `session` in the flow. Source: llama.cpp `src/llama-context.cpp` (ubatches, graph reuse).
 
-use crate::cache::{CacheOptions, KvCache};
+use crate::cache::{CacheOptions, KvCache, Layout};
 use crate::error::{Error, Result};
 use crate::ggml::{Backend, BufferType, Context, Scheduler, Tensor, ThreadParams, Type};
 use crate::model::{graph_size, Attention, GraphSpec, Model, ModelGraph};
@@ -144,15 +144,18 @@ impl Engine {
         if let Some(batch) = &mut options.threads_batch {
             (options.threads.n_threads, batch.n_threads) = (options.n_threads.max(1), options.n_threads_batch.max(1));
         }
-        let size = graph_size(&model);
-        let sched = Scheduler::new(vec![Backend::cpu(&options.threads, options.threads_batch.as_ref())?], size)?;
-        let cache = Self::new_cache(&model, &options, sched.cpu_buffer_type())?;
+        let devices = model.offload.devices.iter().map(|&d| Backend::device(d));
+        let cpu = Backend::cpu(&options.threads, options.threads_batch.as_ref());
+        let backends = devices.chain([cpu]).collect::<Result<Vec<_>>>()?;
+        let sched = Scheduler::new(backends, graph_size(&model), !model.offload.ops_stay)?;
+        let cache = Self::new_cache(&model, &options)?;
         Ok(Engine { model, options, sched, cache, kept: None, projection: None, n_reused: 0 })
     }
 
-    fn new_cache(model: &Model, o: &EngineOptions, buft: BufferType) -> Result<KvCache> {
+    fn new_cache(model: &Model, o: &EngineOptions) -> Result<KvCache> {
         let options = CacheOptions { n_ctx: o.n_ctx, n_ubatch: o.n_ubatch, ty_k: o.ty_k, ty_v: o.ty_v };
-        KvCache::new(&model.hp.cache_shape(), options, buft)
+        let bufts: Vec<_> = (0..model.hp.n_layer).map(|il| model.offload.cache_buffer_type(il)).collect();
+        KvCache::new(&model.hp.cache_shape(), options, &bufts)
     }
 
     /// The model.
@@ -163,11 +166,6 @@ impl Engine {
     /// Sizes and threads.
     pub fn options(&self) -> &EngineOptions {
         &self.options
-    }
-
-    /// The kind of memory the cache lives in.
-    pub fn cache_buffer_type(&self) -> BufferType {
-        self.sched.cpu_buffer_type()
     }
 
     /// Bytes of the compute buffers.
@@ -182,7 +180,7 @@ impl Engine {
     pub fn clear(&mut self) -> Result<()> {
         if self.cache.is_compressed() {
             self.drop_graph();
-            self.cache = Self::new_cache(&self.model, &self.options, self.sched.cpu_buffer_type())?;
+            self.cache = Self::new_cache(&self.model, &self.options)?;
         }
         self.cache.truncate(0)
     }
@@ -256,7 +254,7 @@ impl Engine {
     /// # Errors
     /// When the cache is no longer dense, or has layers whose window has dropped what the tokens saw.
     pub fn queries_at(&mut self, tokens: &[u32], pos: &[u32]) -> Result<Vec<Vec<f32>>> {
-        let dense = self.cache.layers.iter().all(|l| l.layout == crate::cache::Layout::Dense);
+        let dense = self.cache.layers.iter().all(|l| l.layout == Layout::Dense);
         if !dense || pos.iter().any(|&p| p as usize >= self.cache.n_past()) || tokens.len() != pos.len() {
             return Err(Error::unsupported("decoding again", "a cache that does not hold the whole context"));
         }
@@ -280,7 +278,7 @@ impl Engine {
     }
 
     fn has_ring(&self) -> bool {
-        self.cache.layers.iter().any(|l| l.layout == crate::cache::Layout::Ring)
+        self.cache.layers.iter().any(|l| l.layout == Layout::Ring)
     }
 
     fn ubatch(
@@ -296,18 +294,22 @@ impl Engine {
             (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
         let end = pos.iter().max().map_or(0, |&p| p as usize + 1);
         let attention = self.attention(tokens.len(), end, appends);
-        let masked = attention != Attention::Kernel || taps.attention_mass;
-        let spec = GraphSpec {
+        let mut spec = GraphSpec {
             n_tokens: tokens.len(),
             n_out,
             n_tap: tap_ids.len(),
             hidden: taps.hidden.clone(),
             attention,
             attention_mass: taps.attention_mass,
-            n_kv: if masked { self.cache.n_kv(end) } else { 0 },
-            n_kv_ring: if attention == Attention::Kernel { 0 } else { self.cache.n_kv_ring(end) },
+            n_kv: 0,
+            n_kv_ring: 0,
+            n_views: Vec::new(),
             version: self.cache.version(),
         };
+        if self.cache.layers.iter().any(|l| spec.is_masked(l)) {
+            (spec.n_kv, spec.n_kv_ring) = (self.cache.n_kv(end), self.cache.n_kv_ring(end));
+            spec.n_views = (0..self.cache.layers.len()).flat_map(|il| spec.views(&self.cache, il)).collect();
+        }
         let mut g = self.graph_for(spec)?;
         let result = self.run(&mut g, tokens, pos, &tap_ids, record);
         self.kept = Some(g);
@@ -317,18 +319,13 @@ impl Engine {
     /// The kept graph when it fits, else a new one.
     fn graph_for(&mut self, spec: GraphSpec) -> Result<ModelGraph> {
         match self.kept.take() {
-            // The views of a pool that ggml's operations attend to grow with every token.
-            Some(g)
-                if g.spec == spec
-                    && self.sched.is_allocated(&g.graph)
-                    && !(self.cache.is_compressed() && spec.attention != Attention::Kernel) =>
-            {
+            Some(g) if g.spec == spec && self.sched.is_allocated(&g.graph) => {
                 self.n_reused += 1;
                 Ok(g)
             }
             _ => {
                 if !spec.hidden.is_empty() && self.projection.is_none() {
-                    self.projection = Some(random_projection(self.model.hp.n_embd, self.sched.cpu_buffer_type())?);
+                    self.projection = Some(random_projection(self.model.hp.n_embd, BufferType::cpu())?);
                 }
                 let mut g = ModelGraph::build(&self.model, &self.cache, spec, self.projection.as_ref())?;
                 self.sched.allocate(&mut g.graph)?;
@@ -365,7 +362,9 @@ impl Engine {
         if self.model.hp.rope.iter().any(|r| r.kind != crate::cache::rope::RopeKind::None) {
             sched.write(&g.graph, &inputs.pos, &as_i32(pos))?;
         }
-        sched.write(&g.graph, &inputs.rows, &cache.rows(pos))?;
+        for home in &inputs.homes {
+            sched.write(&g.graph, &home.rows, &cache.rows(pos, &home.layers))?;
+        }
         if let Some(t) = &inputs.out_ids {
             let n = tokens.len();
             let ids: Vec<i32> = (n - g.spec.n_out..n).map(|j| j as i32).collect();
@@ -376,23 +375,25 @@ impl Engine {
         }
         // Without logits the last layer does not attend, and a mask that only it would use has no memory.
         let n_attending = self.model.hp.n_layer - usize::from(g.spec.n_out == 0 && !g.spec.attention_mass);
-        let attends = |swa: bool| self.model.hp.swa[..n_attending].contains(&swa);
-        if let Some(t) = inputs.ones.as_ref().filter(|_| attends(false)) {
+        let attends = |il: &usize| *il < n_attending && g.spec.is_masked(&cache.layers[*il]);
+        let has = |layout: Layout| (0..n_attending).any(|il| attends(&il) && cache.layers[il].layout == layout);
+        if let Some(t) = inputs.ones.as_ref().filter(|_| has(Layout::Dense)) {
             sched.write(&g.graph, t, &vec![1.0f32; t.n_elements()])?;
         }
-        if let Some(t) = inputs.mask_dense.as_ref().filter(|_| attends(false)) {
+        if let Some(t) = inputs.mask_dense.as_ref().filter(|_| has(Layout::Dense)) {
             sched.write(&g.graph, t, &cache.mask_dense(pos, g.spec.n_kv))?;
         }
-        if let Some(t) = inputs.mask_ring.as_ref().filter(|_| attends(true)) {
+        if let Some(t) = inputs.mask_ring.as_ref().filter(|_| has(Layout::Ring)) {
             sched.write(&g.graph, t, &cache.mask_ring(pos, g.spec.n_kv_ring))?;
         }
-        for (il, heads) in inputs.mask_pool.iter().enumerate() {
-            if il + 1 == self.model.hp.n_layer && g.spec.n_out == 0 {
-                continue;
+        for home in &inputs.homes {
+            let Some(t) = home.mask_pool.as_ref().filter(|_| home.layers.iter().any(attends)) else { continue };
+            let mut masks = Vec::with_capacity(t.n_elements());
+            for &il in &home.layers {
+                let views = g.spec.views(cache, il).into_iter().enumerate();
+                masks.extend(views.flat_map(|(head, n_view)| cache.mask_pool(il, head, pos.len(), n_view)));
             }
-            for (h, t) in heads.iter().enumerate() {
-                sched.write(&g.graph, t, &cache.mask_pool(il, h, pos.len(), t.ne()[0]))?;
-            }
+            sched.write(&g.graph, t, &masks)?;
         }
         cache.set_spans();
         Ok(())

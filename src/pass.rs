@@ -3,11 +3,12 @@
 //! The method reads every layer once to divide the budget; then plans are made for a few layers at a time and carried out at
 //! once, so that memory never exceeds the full cache and what those layers become.
 
+use crate::cache::mirror::Mirror;
 use crate::cache::view::{Hidden, Probe, ProbeKind, Probes, Source, View};
 use crate::compress::{Budget, Named, Needs};
 use crate::engine::{Engine, Recorded, Taps, N_PROJ};
 use crate::error::{Error, Result};
-use crate::ggml;
+use crate::ggml::{self, Transfers};
 use crate::model::Hparams;
 use crate::report::{LayerReport, Report, StageTimes};
 use rayon::prelude::*;
@@ -100,23 +101,24 @@ pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
 struct EngineSource<'a> {
     engine: RwLock<&'a mut Engine>,
     prompt: &'a [u32],
+    mirror: &'a Mirror,
     /// The output matrix that was read last: heads of one layer are asked for one after the other.
     wo: Mutex<Option<(usize, Arc<Vec<f32>>)>>,
 }
 
 impl<'a> EngineSource<'a> {
-    fn new(engine: &'a mut Engine, prompt: &'a [u32]) -> Self {
-        EngineSource { engine: RwLock::new(engine), prompt, wo: Mutex::new(None) }
+    fn new(engine: &'a mut Engine, prompt: &'a [u32], mirror: &'a Mirror) -> Self {
+        EngineSource { engine: RwLock::new(engine), prompt, mirror, wo: Mutex::new(None) }
     }
 }
 
 impl Source for EngineSource<'_> {
     fn keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.read_keys(il, g, first, out)
+        self.mirror.read_keys(&self.engine.read().unwrap_or_else(|p| p.into_inner()).cache, il, g, first, out)
     }
 
     fn values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.read_values(il, g, first, out)
+        self.mirror.read_values(&self.engine.read().unwrap_or_else(|p| p.into_inner()).cache, il, g, first, out)
     }
 
     fn earlier(&self, il: usize, g: usize) -> Result<(Vec<f32>, Vec<f32>)> {
@@ -252,6 +254,11 @@ impl Scene<'_> {
     }
 }
 
+/// Free memory of all devices in use.
+fn device_free(engine: &Engine) -> u64 {
+    engine.model().offload.devices.iter().map(|d| d.memory().0 as u64).sum()
+}
+
 /// Compresses the prompt in the engine's cache; `room` tokens may follow before the pools must grow.
 ///
 /// # Errors
@@ -281,15 +288,18 @@ pub fn run(
     let scene =
         Scene { hp: &hp, layers: &layers, n_tokens, probes: &probes, hidden: &hidden, attention_mass: &attention_mass };
     engine.drop_graph();
+    let moved_before = Transfers::now();
+    let mirror = Mirror::new(&engine.cache);
+    let bytes_remote = engine.cache.bytes_remote(n_tokens);
+    let device_free = device_free(engine);
     let bytes_before = engine.cache.bytes();
     let resident_before = ggml::resident_bytes();
     ggml::reset_peak_resident();
-    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, prompt)), &budget)?;
+    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, prompt, &mirror)), &budget)?;
     // What the division of the budget needed for itself would otherwise stand beside the plans.
     ggml::trim();
     let allocate = start.elapsed();
 
-    let buft = engine.cache_buffer_type();
     let mut times = StageTimes { allocate, ..StageTimes::default() };
     let mut reports = Vec::with_capacity(layers.len());
     // Enough heads at once to keep every core busy, few enough to bound the memory of finished plans.
@@ -301,7 +311,7 @@ pub fn run(
         let part;
         (part, rest) = rest.split_at(n);
         let at = Instant::now();
-        let source = EngineSource::new(engine, prompt);
+        let source = EngineSource::new(engine, prompt, &mirror);
         let view = scene.view(&source);
         let plans = part.par_iter().map(|&il| allocation.layer(&view, il)).collect::<Result<Vec<_>>>()?;
         drop(source);
@@ -310,7 +320,7 @@ pub fn run(
         for plan in &plans {
             reports.push(LayerReport::of(plan));
             engine.drop_graph();
-            engine.cache.rewrite(plan, first, first + n_tokens, room, buft)?;
+            engine.cache.rewrite(plan, first, first + n_tokens, room, &mirror)?;
         }
         times.rewrite += at.elapsed();
     }
@@ -329,6 +339,9 @@ pub fn run(
         bytes_before,
         bytes_after: engine.cache.bytes(),
         bytes_room: engine.cache.bytes_of_room(),
+        bytes_remote,
+        device_freed: self::device_free(engine).saturating_sub(device_free),
+        moved: Transfers::now().since(moved_before),
         resident_before,
         resident_after: ggml::resident_bytes(),
         resident_peak: ggml::peak_resident_bytes(),

@@ -1,6 +1,7 @@
 //! What the pass did: the lines on standard error and the JSON of `--kv-report`.
 
 use crate::cache::plan::{LayerPlan, Row};
+use crate::ggml::Transfers;
 use serde_json::{json, Value};
 use std::fmt;
 use std::time::Duration;
@@ -71,6 +72,12 @@ pub struct Report {
     pub bytes_after: u64,
     /// Bytes of `bytes_after` that belong to tokens after the prompt: the lookahead and room for those to come.
     pub bytes_room: u64,
+    /// Bytes, before the pass, of what was compressed in memory that the host cannot address.
+    pub bytes_remote: u64,
+    /// What the devices say has become free during the pass.
+    pub device_freed: u64,
+    /// Bytes that crossed between the host and such memory during the pass.
+    pub moved: Transfers,
     /// Resident memory of the process before the pass; 0 = unknown.
     pub resident_before: u64,
     /// Resident memory after it.
@@ -122,6 +129,10 @@ impl Report {
                 "kv_bytes_before": self.bytes_before,
                 "kv_bytes_after": self.bytes_after,
                 "kv_bytes_room": self.bytes_room,
+                "kv_bytes_remote": self.bytes_remote,
+                "device_bytes_freed": self.device_freed,
+                "bytes_from_devices": self.moved.down,
+                "bytes_to_devices": self.moved.up,
                 "resident_bytes_before": self.resident_before,
                 "resident_bytes_after": self.resident_after,
                 "resident_bytes_peak": self.resident_peak,
@@ -158,6 +169,16 @@ impl fmt::Display for Report {
             "gracekv: KV memory {:.2} MiB -> {:.2} MiB ({:.2} MiB of it for the answer's tokens); resident {:.1} -> {:.1} MiB, peak {:.1} MiB",
             mib(self.bytes_before), mib(self.bytes_after), mib(self.bytes_room), mib(self.resident_before), mib(self.resident_after), mib(self.resident_peak)
         )?;
+        if self.bytes_remote > 0 {
+            let (remote, Transfers { down, up }) = (self.bytes_remote, self.moved);
+            writeln!(
+                f,
+                "gracekv: {:.2} MiB of it on devices; {:.2} MiB were read from them and {:.2} MiB written",
+                mib(remote),
+                mib(down),
+                mib(up)
+            )?;
+        }
         write!(
             f,
             "gracekv: pass time = {:.2} ms (allocate {:.2}, plan {:.2}, rewrite {:.2}); compression is lossy",

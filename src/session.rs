@@ -168,9 +168,8 @@ impl Session {
     pub fn load(&mut self, file: saved::StateFile) -> Result<saved::State> {
         let left = self.engine.options().n_ctx.saturating_sub(file.state.tokens.len());
         let room = self.n_predict.unwrap_or(ROOM).min(left);
-        let buft = self.engine.cache_buffer_type();
         self.engine.drop_graph();
-        let loaded = file.load(&mut self.engine.cache, room, buft)?;
+        let loaded = file.load(&mut self.engine.cache, room)?;
         self.tokens.clone_from(&loaded.tokens);
         self.state = State::Done;
         Ok(loaded)
@@ -317,9 +316,8 @@ impl Session {
         if cache.is_compressed() && cache.room() < n {
             let left = self.n_left();
             if n <= left {
-                let buft = self.engine.cache_buffer_type();
                 self.engine.drop_graph();
-                self.engine.cache.grow(n.max(ROOM).min(left), buft)?;
+                self.engine.cache.grow(n.max(ROOM).min(left))?;
             }
         }
         Ok(())

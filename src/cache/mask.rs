@@ -5,6 +5,9 @@
 use super::{KvCache, Layout};
 use crate::ggml::Type;
 
+/// Entries by which what a graph reads grows, so that its shapes seldom change: devices keep a captured graph, and the fast
+/// paths of CUDA's flash attention want it.
+pub(super) const STEP: usize = 256;
 const SEEN: u16 = 0;
 /// Minus infinity as f16.
 const HIDDEN: u16 = 0xfc00;
@@ -12,12 +15,12 @@ const HIDDEN: u16 = 0xfc00;
 impl KvCache {
     /// Entries a mask covers for a batch that ends before position `end`: a multiple of 256, so that shapes seldom change.
     pub fn n_kv(&self, end: usize) -> usize {
-        end.next_multiple_of(256).min(self.options.n_ctx)
+        end.next_multiple_of(STEP).min(self.options.n_ctx)
     }
 
     /// The same for a sliding-window layer, whose rows are used from the first on until the ring is full.
     pub fn n_kv_ring(&self, end: usize) -> usize {
-        end.next_multiple_of(256).min(self.n_ring())
+        end.next_multiple_of(STEP).min(self.n_ring())
     }
 
     /// Causal mask of a dense layer. Shapes: `{n_kv, pos.len()}`.
@@ -67,6 +70,6 @@ impl KvCache {
     /// Rows of a view of one head of a pool for `n_tokens` more tokens: a multiple of 256 where the pool is long enough.
     pub fn n_view(&self, il: usize, g: usize, n_tokens: usize) -> usize {
         let Layout::Pool(heads) = &self.layers[il].layout else { return 0 };
-        (self.n_entries(il, g) + n_tokens).next_multiple_of(256).min(self.layers[il].n_rows() - heads[g].row)
+        (self.n_entries(il, g) + n_tokens).next_multiple_of(STEP).min(self.layers[il].n_rows() - heads[g].row)
     }
 }

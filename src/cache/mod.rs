@@ -7,6 +7,7 @@
 pub mod hadamard;
 pub mod mask;
 pub mod memory;
+pub mod mirror;
 pub mod plan;
 pub mod rewrite;
 pub mod rope;
@@ -47,6 +48,12 @@ pub struct PoolHead {
 pub struct LayerCache {
     /// Owns the memory of `k` and `v`.
     ctx: Context,
+    /// The kind of that memory.
+    buft: BufferType,
+    /// What is done to keys before they are stored, and to queries.
+    pub hadamard_k: Option<Hadamard>,
+    /// What is done to values before they are stored, and to the output of an attention.
+    pub hadamard_v: Option<Hadamard>,
     /// Shapes: `{head_dim_k, n_rows}`.
     pub k: Tensor,
     /// Shapes: `{head_dim_v, n_rows}`.
@@ -91,10 +98,6 @@ pub struct CacheShape {
 pub struct KvCache {
     /// One per layer.
     pub layers: Vec<LayerCache>,
-    /// What is done to keys before they are stored, and to queries.
-    pub hadamard_k: Option<Hadamard>,
-    /// What is done to values before they are stored, and to the output of an attention.
-    pub hadamard_v: Option<Hadamard>,
     options: CacheOptions,
     n_head_kv: usize,
     head_dim_k: usize,
@@ -108,11 +111,11 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// An empty dense cache for a model.
+    /// An empty dense cache for a model; `bufts` says for each layer where it lives.
     ///
     /// # Errors
     /// When rows are no multiple of the type's block size, or the memory cannot be had.
-    pub fn new(shape: &CacheShape, options: CacheOptions, buft: BufferType) -> Result<KvCache> {
+    pub fn new(shape: &CacheShape, options: CacheOptions, bufts: &[BufferType]) -> Result<KvCache> {
         for (dim, ty, what) in [(shape.head_dim_k, options.ty_k, "-ctk"), (shape.head_dim_v, options.ty_v, "-ctv")] {
             if dim % ty.block_size() != 0 {
                 return Err(Error::Usage(format!(
@@ -123,8 +126,6 @@ impl KvCache {
         }
         let mut cache = KvCache {
             layers: Vec::with_capacity(shape.swa.len()),
-            hadamard_k: Hadamard::of_keys(options.ty_k, shape.head_dim_k, buft)?,
-            hadamard_v: Hadamard::of_values(options.ty_v, shape.head_dim_v, buft)?,
             options,
             n_head_kv: shape.n_head_kv,
             head_dim_k: shape.head_dim_k,
@@ -135,28 +136,51 @@ impl KvCache {
             ring_from: 0,
             version: 0,
         };
-        for (il, &swa) in shape.swa.iter().enumerate() {
+        for (il, (&swa, &buft)) in shape.swa.iter().zip(bufts).enumerate() {
             let (n, layout) = if swa { (cache.n_ring(), Layout::Ring) } else { (options.n_ctx, Layout::Dense) };
-            let layer = cache.new_layer(il, n * shape.n_head_kv, layout, buft)?;
+            // Layers in one kind of memory share the matrices of the transform.
+            let known = cache.layers.iter().find(|l: &&LayerCache| l.buft == buft);
+            let home = match known.map(LayerCache::home) {
+                Some(home) => home,
+                None => Home {
+                    buft,
+                    hadamard_k: Hadamard::of_keys(options.ty_k, shape.head_dim_k, buft)?,
+                    hadamard_v: Hadamard::of_values(options.ty_v, shape.head_dim_v, buft)?,
+                },
+            };
+            let layer = cache.new_layer(il, n * shape.n_head_kv, layout, home)?;
             cache.layers.push(layer);
         }
         Ok(cache)
     }
 
-    fn new_layer(&self, il: usize, n_rows: usize, layout: Layout, buft: BufferType) -> Result<LayerCache> {
+    /// A layer of `n_rows` rows; more where a device wants to read in steps of [`mask::STEP`] entries.
+    fn new_layer(&self, il: usize, n_rows: usize, layout: Layout, home: Home) -> Result<LayerCache> {
+        let n_rows = match &layout {
+            Layout::Pool(heads) if home.buft != BufferType::cpu() => {
+                heads.iter().map(|h| h.row + h.capacity.next_multiple_of(mask::STEP)).max().unwrap_or(n_rows)
+            }
+            _ => n_rows,
+        };
+        let Home { buft, hadamard_k, hadamard_v } = home;
         let ctx = Context::new(4, 0)?;
         let k = ctx.tensor(self.options.ty_k, &[self.head_dim_k, n_rows])?.named(&format!("cache_k_l{il}"));
         let v = ctx.tensor(self.options.ty_v, &[self.head_dim_v, n_rows])?.named(&format!("cache_v_l{il}"));
         ctx.allocate(buft)?;
         ctx.clear();
-        Ok(LayerCache { ctx, k, v, spans: LayerSpans::new(), layout, bias: Vec::new() })
+        Ok(LayerCache { ctx, buft, hadamard_k, hadamard_v, k, v, spans: LayerSpans::new(), layout, bias: Vec::new() })
     }
 
     /// Bytes a cache of these sizes will occupy, before it is made.
     pub fn bytes_needed(shape: &CacheShape, options: &CacheOptions) -> u64 {
-        let ring = ring_rows(shape.n_swa, options);
+        (0..shape.swa.len()).map(|il| Self::layer_bytes(shape, options, il)).sum()
+    }
+
+    /// Those of one layer.
+    pub fn layer_bytes(shape: &CacheShape, options: &CacheOptions, il: usize) -> u64 {
         let row = options.ty_k.row_size(shape.head_dim_k) + options.ty_v.row_size(shape.head_dim_v);
-        shape.swa.iter().map(|&swa| (if swa { ring } else { options.n_ctx } * shape.n_head_kv * row) as u64).sum()
+        let n_rows = if shape.swa[il] { ring_rows(shape.n_swa, options) } else { options.n_ctx };
+        (n_rows * shape.n_head_kv * row) as u64
     }
 
     /// Rows of a head of a sliding-window layer.
@@ -264,10 +288,11 @@ impl KvCache {
         Ok(())
     }
 
-    /// The row of each (token, head) of a batch at `pos`, for `set_rows`. Shapes: `{n_head_kv, n_tokens, n_layer}`, heads innermost.
-    pub fn rows(&self, pos: &[u32]) -> Vec<i64> {
-        let mut out = Vec::with_capacity(self.layers.len() * pos.len() * self.n_head_kv);
-        for layer in &self.layers {
+    /// The row of each (token, head) of a batch at `pos` in each of `layers`, for `set_rows`.
+    /// Shapes: `{n_head_kv, n_tokens, layers.len()}`, heads innermost.
+    pub fn rows(&self, pos: &[u32], layers: &[usize]) -> Vec<i64> {
+        let mut out = Vec::with_capacity(layers.len() * pos.len() * self.n_head_kv);
+        for layer in layers.iter().map(|&il| &self.layers[il]) {
             for &p in pos {
                 for g in 0..self.n_head_kv {
                     let p = p as usize;
@@ -326,7 +351,28 @@ fn ring_rows(n_swa: usize, options: &CacheOptions) -> usize {
     (n_swa + options.n_ubatch).next_multiple_of(256).min(options.n_ctx.max(1))
 }
 
+/// Where a layer lives, and what goes with that.
+struct Home {
+    buft: BufferType,
+    hadamard_k: Option<Hadamard>,
+    hadamard_v: Option<Hadamard>,
+}
+
 impl LayerCache {
+    fn home(&self) -> Home {
+        Home { buft: self.buft, hadamard_k: self.hadamard_k.clone(), hadamard_v: self.hadamard_v.clone() }
+    }
+
+    /// The kind of memory it lives in.
+    pub fn buffer_type(&self) -> BufferType {
+        self.buft
+    }
+
+    /// Whether the CPU holds it, whose attention kernel reads its rows as they are.
+    pub fn on_cpu(&self) -> bool {
+        self.buft == BufferType::cpu()
+    }
+
     /// Bytes of its buffers and biases.
     pub fn bytes(&self) -> u64 {
         (self.ctx.buffer_bytes() + self.spans.bias_bytes()) as u64

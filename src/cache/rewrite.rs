@@ -4,14 +4,16 @@
 //! buffer: moving them to the front of the old one first would only add a copy. Bytes of exact tokens are copied as they are.
 
 use super::hadamard::Hadamard;
+use super::mirror::Mirror;
 use super::plan::{HeadPlan, LayerPlan, Row};
 use super::{KvCache, LayerCache, Layout, PoolHead};
 use crate::error::{Error, Result};
-use crate::ggml::{BufferType, Tensor};
+use crate::ggml::Tensor;
 
 impl KvCache {
     /// Replaces the tokens from position `first` to `n_prompt` of layer `plan.il` by its plan. Entries of earlier passes, which
-    /// stand for the tokens before `first`, stay; later tokens follow exactly, with room for `room` more.
+    /// stand for the tokens before `first`, stay; later tokens follow exactly, with room for `room` more. What `mirror` has of the
+    /// layer is used, and let go of.
     ///
     /// # Errors
     /// When the plan refers to what does not exist, or the memory cannot be had; the layer is then unchanged.
@@ -21,7 +23,7 @@ impl KvCache {
         first: usize,
         n_prompt: usize,
         room: usize,
-        buft: BufferType,
+        mirror: &Mirror,
     ) -> Result<()> {
         let layer = &self.layers[plan.il];
         // First row of each head and how many entries it keeps.
@@ -53,12 +55,24 @@ impl KvCache {
                 head
             })
             .collect();
-        let mut new = self.new_layer(plan.il, row, Layout::Pool(heads.clone()), buft)?;
+        let mut new = self.new_layer(plan.il, row, Layout::Pool(heads.clone()), layer.home())?;
         let keys = |h: &HeadPlan| h.entries.iter().map(|e| e.key).collect::<Vec<_>>();
         let values = |h: &HeadPlan| h.entries.iter().map(|e| e.value).collect::<Vec<_>>();
-        let job = Move { old: &old, heads: &heads, n_tokens: n_prompt - first, n_since };
-        job.run(&layer.k, &new.k, self.hadamard_k.as_ref(), plan.heads.iter().map(|h| (keys(h), &h.new_keys[..])))?;
-        job.run(&layer.v, &new.v, self.hadamard_v.as_ref(), plan.heads.iter().map(|h| (values(h), &h.new_values[..])))?;
+        let job = Move { il: plan.il, old: &old, heads: &heads, n_tokens: n_prompt - first, n_since, mirror };
+        job.run(
+            true,
+            &layer.k,
+            &new.k,
+            layer.hadamard_k.as_ref(),
+            plan.heads.iter().map(|h| (keys(h), &h.new_keys[..])),
+        )?;
+        job.run(
+            false,
+            &layer.v,
+            &new.v,
+            layer.hadamard_v.as_ref(),
+            plan.heads.iter().map(|h| (values(h), &h.new_values[..])),
+        )?;
         if !layer.bias.is_empty() || plan.heads.iter().flat_map(|h| &h.entries).any(|e| e.bias != 0.0) {
             new.bias = vec![0.0; row];
             for ((place, head), &(from, n_kept)) in heads.iter().zip(&plan.heads).zip(&old) {
@@ -71,6 +85,7 @@ impl KvCache {
             }
             new.spans.set_bias(new.bias.clone());
         }
+        mirror.forget(plan.il);
         self.n_prompt = n_prompt;
         self.version += 1;
         self.layers[plan.il] = new;
@@ -81,7 +96,7 @@ impl KvCache {
     ///
     /// # Errors
     /// When the memory cannot be had; pools already enlarged stay so.
-    pub fn grow(&mut self, room: usize, buft: BufferType) -> Result<()> {
+    pub fn grow(&mut self, room: usize) -> Result<()> {
         let n_since = self.n_past - self.n_prompt;
         for il in 0..self.layers.len() {
             let Layout::Pool(old) = self.layers[il].layout.clone() else { continue };
@@ -94,8 +109,8 @@ impl KvCache {
                     head
                 })
                 .collect();
-            let mut new = self.new_layer(il, row, Layout::Pool(heads.clone()), buft)?;
             let layer = &self.layers[il];
+            let mut new = self.new_layer(il, row, Layout::Pool(heads.clone()), layer.home())?;
             for (from, to) in [(&layer.k, &new.k), (&layer.v, &new.v)] {
                 let stride = from.ty().row_size(from.ne()[0]);
                 for (a, b) in old.iter().zip(&heads) {
@@ -120,18 +135,21 @@ impl KvCache {
 
 /// Where the rows of a layer come from and go to.
 struct Move<'a> {
+    il: usize,
     /// First row of each head and how many of its entries stay.
     old: &'a [(usize, usize)],
     heads: &'a [PoolHead],
     /// Tokens that the plan replaces.
     n_tokens: usize,
     n_since: usize,
+    mirror: &'a Mirror,
 }
 
 impl Move<'_> {
     /// Copies the rows of one tensor. `plans`: per head the sources and the new rows `{dim, n_new}`.
     fn run<'p>(
         &self,
+        keys: bool,
         from: &Tensor,
         to: &Tensor,
         hadamard: Option<&Hadamard>,
@@ -144,7 +162,17 @@ impl Move<'_> {
             let (first, n_kept) = self.old[g];
             let n_replaced = n_kept + self.n_tokens;
             old.resize((n_replaced + self.n_since) * stride, 0);
-            from.read(first * stride, &mut old)?;
+            match from.host_bytes() {
+                Some(bytes) => {
+                    let n = old.len();
+                    old.copy_from_slice(&bytes[first * stride..][..n]);
+                }
+                None => {
+                    from.read(first * stride, &mut old[..n_kept * stride])?;
+                    let rows = self.mirror.rows((self.il, keys, g), from, first + n_kept)?;
+                    old[n_kept * stride..].copy_from_slice(&rows);
+                }
+            }
             let mut new = new.to_vec();
             hadamard.iter().for_each(|h| h.apply(&mut new));
             let mut converted = vec![0u8; new.len() / dim * stride];
@@ -168,6 +196,12 @@ impl Move<'_> {
 }
 
 impl KvCache {
+    /// Bytes of `n_tokens` tokens in those layers that a pass compresses and the host cannot address.
+    pub fn bytes_remote(&self, n_tokens: usize) -> u64 {
+        let layers = self.layers.iter().filter(|l| l.layout != Layout::Ring && l.k.host_bytes().is_none());
+        layers.map(|l| (n_tokens * self.n_head_kv * (l.k.nb()[1] + l.v.nb()[1])) as u64).sum()
+    }
+
     /// Bytes of pool rows for tokens after the prompt, decoded ones and those to come.
     pub fn bytes_of_room(&self) -> u64 {
         let bytes = |l: &LayerCache| match &l.layout {
@@ -185,13 +219,13 @@ impl KvCache {
     ///
     /// # Errors
     /// When the pass has run, or the memory cannot be had.
-    pub fn duplicate(&self, buft: BufferType) -> Result<KvCache> {
+    pub fn duplicate(&self) -> Result<KvCache> {
         let mut layers = Vec::with_capacity(self.layers.len());
         for (il, l) in self.layers.iter().enumerate() {
             if matches!(l.layout, Layout::Pool(_)) {
                 return Err(Error::unsupported("copying", "a compressed cache"));
             }
-            let new = self.new_layer(il, l.n_rows(), l.layout.clone(), buft)?;
+            let new = self.new_layer(il, l.n_rows(), l.layout.clone(), l.home())?;
             for (from, to) in [(&l.k, &new.k), (&l.v, &new.v)] {
                 match from.host_bytes() {
                     Some(bytes) => to.write(0, bytes)?,
@@ -204,8 +238,7 @@ impl KvCache {
             }
             layers.push(new);
         }
-        let (hadamard_k, hadamard_v) = (self.hadamard_k.clone(), self.hadamard_v.clone());
-        Ok(KvCache { layers, hadamard_k, hadamard_v, version: self.version + 1, ..*self })
+        Ok(KvCache { layers, version: self.version + 1, ..*self })
     }
 }
 

@@ -38,7 +38,7 @@ impl KvCache {
             let from = (n_keep + n_discard).max(self.n_past - n_held);
             let job = Job { n_rows, from, to: self.n_past, n_discard };
             for g in 0..self.n_head_kv {
-                job.run(layer, g, rope, self.hadamard_k.as_ref())?;
+                job.run(layer, g, rope)?;
             }
             if layer.layout == Layout::Ring && self.ring_from > 0 {
                 ring_from = from.max(self.ring_from) - n_discard;
@@ -59,11 +59,11 @@ struct Job {
 }
 
 impl Job {
-    fn run(&self, layer: &LayerCache, g: usize, rope: &Rope, hadamard: Option<&Hadamard>) -> Result<()> {
+    fn run(&self, layer: &LayerCache, g: usize, rope: &Rope) -> Result<()> {
         let mut values = self.read(&layer.v, g)?;
         self.write(&layer.v, g, &mut values)?;
         let mut keys = self.read(&layer.k, g)?;
-        self.rotate(&layer.k, &mut keys, rope, hadamard)?;
+        self.rotate(&layer.k, &mut keys, rope, layer.hadamard_k.as_ref())?;
         self.write(&layer.k, g, &mut keys)
     }
 

@@ -1,5 +1,6 @@
 //! Reading a cache from the host: what a compression method sees (`view::Source`). Tokens are counted from the last pass on.
 
+use super::mirror::Mirror;
 use super::{KvCache, Layout};
 use crate::error::{Error, Result};
 use crate::ggml::Tensor;
@@ -11,9 +12,7 @@ impl KvCache {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.read_rows(il, &self.layers[il].k, g, first, out)?;
-        self.hadamard_k.iter().for_each(|h| h.apply(out));
-        Ok(())
+        self.read_rows(None, il, true, g, first, out)
     }
 
     /// Values of a head, as [`KvCache::read_keys`].
@@ -21,15 +20,23 @@ impl KvCache {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.read_rows(il, &self.layers[il].v, g, first, out)?;
-        self.hadamard_v.iter().for_each(|h| h.apply(out));
-        Ok(())
+        self.read_rows(None, il, false, g, first, out)
     }
 
-    fn read_rows(&self, il: usize, t: &Tensor, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+    fn read_rows(
+        &self,
+        mirror: Option<&Mirror>,
+        il: usize,
+        keys: bool,
+        g: usize,
+        first: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let layer = &self.layers[il];
+        let (t, hadamard) = if keys { (&layer.k, &layer.hadamard_k) } else { (&layer.v, &layer.hadamard_v) };
         let dim = t.ne()[0];
         let n = out.len() / dim;
-        let (base, n_held) = match &self.layers[il].layout {
+        let (base, n_held) = match &layer.layout {
             Layout::Dense if g < self.n_head_kv => (g * self.options.n_ctx, self.options.n_ctx),
             Layout::Pool(heads) if g < heads.len() => {
                 let h = &heads[g];
@@ -44,7 +51,17 @@ impl KvCache {
                 format!("head {g}, tokens {first}+{n}"),
             ));
         }
-        read(t, base + first, out)
+        let stride = t.ty().row_size(dim);
+        let rows = match mirror.filter(|_| t.host_bytes().is_none()) {
+            Some(mirror) => Some(mirror.rows((il, keys, g), t, base)?),
+            None => None,
+        };
+        match rows.as_ref().and_then(|rows| rows.get(first * stride..(first + n) * stride)) {
+            Some(bytes) if t.ty().to_f32(bytes, out) => {}
+            _ => read(t, base + first, out)?,
+        }
+        hadamard.iter().for_each(|h| h.apply(out));
+        Ok(())
     }
 
     /// Keys and biases of the entries that earlier passes left in a head. Shapes: `{head_dim_k, n}`, `{n}`.
@@ -57,9 +74,27 @@ impl KvCache {
         let h = &heads[g];
         let mut keys = vec![0.0; h.n_entries * self.head_dim_k];
         read(&layer.k, h.row, &mut keys)?;
-        self.hadamard_k.iter().for_each(|h| h.apply(&mut keys));
+        layer.hadamard_k.iter().for_each(|h| h.apply(&mut keys));
         let bias = layer.bias.get(h.row..h.row + h.n_entries);
         Ok((keys, bias.map_or_else(|| vec![0.0; h.n_entries], <[f32]>::to_vec)))
+    }
+}
+
+impl Mirror {
+    /// As [`KvCache::read_keys`], without fetching twice what the host cannot address.
+    ///
+    /// # Errors
+    /// When the layer slides or the rows do not exist.
+    pub fn read_keys(&self, cache: &KvCache, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+        cache.read_rows(Some(self), il, true, g, first, out)
+    }
+
+    /// As [`KvCache::read_values`], without fetching twice what the host cannot address.
+    ///
+    /// # Errors
+    /// When the layer slides or the rows do not exist.
+    pub fn read_values(&self, cache: &KvCache, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
+        cache.read_rows(Some(self), il, false, g, first, out)
     }
 }
 

@@ -117,8 +117,9 @@ fn adjust(low: &mut LowArgs) {
         warn("minimum context size is 8, using minimum size.");
         low.n_ctx = MIN_CTX;
     }
-    if low.n_gpu_layers != 0 && low.given.contains("gpu-layers") {
-        warn("layers are computed on the CPU only, --gpu-layers option will be ignored");
+    let is_cpu_only = low.devices.rpc.is_empty() && crate::ggml::Device::offload().is_empty();
+    if low.devices.n_layers != 0 && low.given.contains("gpu-layers") && is_cpu_only {
+        warn("this build finds no device beside the CPU, --gpu-layers option will be ignored");
     }
     if low.kv_discard_lookahead && low.kv_lookahead == 0 {
         warn("--kv-discard-lookahead has no effect with --kv-lookahead 0");

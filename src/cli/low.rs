@@ -89,6 +89,64 @@ impl Placement {
     }
 }
 
+/// How layers are divided over devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitMode {
+    /// Each device holds some.
+    #[default]
+    Layer,
+    /// One device holds them.
+    None,
+}
+
+/// Which devices are used, and what lives where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Devices {
+    /// Layers that devices hold; -1 = auto, -2 = all.
+    pub n_layers: i32,
+    /// `None` = all devices; `none` = the CPU alone.
+    pub names: Option<Vec<String>>,
+    /// Servers, `host:port`.
+    pub rpc: Vec<String>,
+    /// One device or several.
+    pub split_mode: SplitMode,
+    /// Of the layers, by device; empty = by free memory.
+    pub shares: Vec<f64>,
+    /// The device of [`SplitMode::None`].
+    pub main: usize,
+    /// Caches stay on the CPU.
+    pub kv_on_cpu: bool,
+    /// Products with weights of the CPU stay there.
+    pub ops_stay: bool,
+    /// Patterns of names of weights, each with the place where they live.
+    pub overrides: Vec<(String, String)>,
+    /// Whether what is not given is chosen so that it fits.
+    pub fit: bool,
+    /// Memory to be left free, by device. Units: MiB.
+    pub margins_mib: Vec<f64>,
+    /// Smallest context that is chosen.
+    pub min_ctx: usize,
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Devices {
+            n_layers: -1,
+            names: None,
+            rpc: Vec::new(),
+            split_mode: SplitMode::Layer,
+            shares: Vec::new(),
+            main: 0,
+            kv_on_cpu: false,
+            ops_stay: false,
+            overrides: Vec::new(),
+            fit: true,
+            margins_mib: Vec::new(),
+            min_ctx: 4096,
+        }
+    }
+}
+
 /// Where a text comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -214,8 +272,7 @@ pub struct LowArgs {
     pub placement: Placement,
     pub placement_batch: PlacementBatch,
     pub numa: Option<Numa>,
-    /// -1 = auto, -2 = all.
-    pub n_gpu_layers: i32,
+    pub devices: Devices,
 
     pub display_prompt: bool,
     pub special_tokens: bool,
@@ -307,7 +364,7 @@ impl Default for LowArgs {
             placement: Placement::default(),
             placement_batch: PlacementBatch::default(),
             numa: None,
-            n_gpu_layers: -1,
+            devices: Devices::default(),
             display_prompt: true,
             special_tokens: false,
             color: OnOffAuto::Auto,

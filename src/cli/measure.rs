@@ -212,8 +212,10 @@ impl Tool {
         let _ = rayon::ThreadPoolBuilder::new().num_threads(args.n_threads_batch).build_global();
         given.cases(&args)?;
         console.progress("loading the model");
-        let loaded = setup::load(&args)?;
+        let mut notices = Vec::new();
+        let loaded = setup::load(&args, &mut |text| notices.push(text))?;
         console.clear_progress();
+        notices.iter().for_each(|text| console.message(2, &format!("warning: {text}")));
         (self.run)(given, &args, &loaded, console)
     }
 

@@ -6,6 +6,7 @@
 pub mod bench;
 pub mod config;
 pub mod console;
+pub mod device;
 pub mod escape;
 pub mod eval;
 pub mod flags;
@@ -20,6 +21,7 @@ pub mod parse;
 pub mod perf;
 pub mod perplexity;
 pub mod prompt_cache;
+pub mod rpc_server;
 pub mod run;
 pub mod setup;
 pub mod source;

@@ -1,15 +1,15 @@
 //! From checked settings to a session: model, tokenizer, context size, method.
 
 use super::console::Console;
+use super::device;
 use super::high::HighArgs;
 use super::low::{KvSize, LoadMode, OnOffAuto, Placement};
-use crate::cache::{CacheOptions, KvCache};
 use crate::compress::{self, MethodOptions, Named};
 use crate::engine::{Engine, EngineOptions, FlashAttn};
 use crate::error::{Error, Result};
-use crate::ggml::{self, ThreadParams, Type};
+use crate::ggml::{ThreadParams, Type};
 use crate::gguf::Gguf;
-use crate::model::{Hparams, LoadOptions, Model};
+use crate::model::{self, Hparams, LoadOptions, Model, Reader};
 use crate::pass::{PassOptions, Target};
 use crate::sample::{breakers, Chain, Grammar};
 use crate::session::Session;
@@ -20,26 +20,21 @@ use std::io::{Stderr, Stdout};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Smallest context that is chosen without being asked for, as llama.cpp's `--fit-ctx`.
-const MIN_FIT_CTX: usize = 4096;
-/// Contexts are multiples of this.
-const CTX_STEP: usize = 256;
-/// Share of the available memory that the KV cache may take.
-const FIT_SHARE: f64 = 0.9;
-
 /// A loaded model with what belongs to it.
 pub struct Loaded {
     /// Weights and numbers.
     pub model: Arc<Model>,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
+    /// The context that was asked for, or the one that fits.
+    pub n_ctx: usize,
 }
 
-/// Loads model and tokenizer.
+/// Loads model and tokenizer; notices for the user go to `notice`.
 ///
 /// # Errors
-/// When the file is missing, damaged or not supported.
-pub fn load(args: &HighArgs) -> Result<Loaded> {
+/// When the file is missing, damaged or not supported, or does not fit memory together with its cache.
+pub fn load(args: &HighArgs, notice: &mut dyn FnMut(String)) -> Result<Loaded> {
     let low = &args.low;
     if let Some(numa) = low.numa {
         numa.init();
@@ -50,12 +45,19 @@ pub fn load(args: &HighArgs) -> Result<Loaded> {
     for (key, value) in low.kv_overrides.iter().filter(|(key, _)| overridden.insert(key)) {
         gguf.set_override(key, value.clone())?;
     }
+    let hp = model::architecture(&gguf)?.hparams(&Reader::new(&gguf, low.rope))?;
+    let (offload, n_ctx) = device::fit(args, &gguf, &hp, device::choose(&low.devices)?, notice)?;
+    let n_trained = trained(args, &hp);
+    if low.n_ctx > n_trained {
+        notice(format!("model was trained on only {n_trained} context tokens ({} specified)", low.n_ctx));
+    }
     let options = LoadOptions {
         mmap: low.load_mode != LoadMode::Read,
         mlock: low.load_mode == LoadMode::Mlock,
         repack: low.repack,
         check_tensors: low.check_tensors,
         rope: low.rope,
+        offload,
     };
     let mut model = Model::from_gguf(gguf, options)?;
     for (path, scale) in &low.loras {
@@ -70,18 +72,16 @@ pub fn load(args: &HighArgs) -> Result<Loaded> {
             format!("the tokenizer has {} tokens, the model {}", tokenizer.n_vocab(), model.hp.n_vocab),
         ));
     }
-    Ok(Loaded { model: Arc::new(model), tokenizer })
+    Ok(Loaded { model: Arc::new(model), tokenizer, n_ctx })
 }
 
-/// A session on the model; notices for the user go to `notice`.
+/// A session on the model.
 ///
 /// # Errors
-/// When the context does not fit memory, or the settings do not fit the model.
-pub fn session(args: &HighArgs, model: &Arc<Model>, notice: &mut dyn FnMut(String)) -> Result<Session> {
+/// When the memory cannot be had, or the settings do not fit the model.
+pub fn session(args: &HighArgs, loaded: &Loaded) -> Result<Session> {
     let low = &args.low;
-    let n_ctx = context(args, &model.hp, notice)?;
-    let options = engine_options(args, n_ctx)?;
-    let engine = Engine::new(model.clone(), options)?;
+    let engine = Engine::new(loaded.model.clone(), engine_options(args, loaded.n_ctx)?)?;
     let mut session = Session::new(engine, compression(args)?);
     session.decode_interval = low.kv_decode_interval;
     session.n_predict = usize::try_from(low.n_predict).ok();
@@ -192,7 +192,11 @@ pub fn pass_options(args: &HighArgs, target: Target) -> PassOptions {
     }
 }
 
-fn cache_type(name: &str) -> Result<Type> {
+/// The type of this name.
+///
+/// # Errors
+/// When caches cannot be of it.
+pub fn cache_type(name: &str) -> Result<Type> {
     let known =
         [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::Q4_0, Type::Q4_1, Type::IQ4_NL, Type::Q5_0, Type::Q5_1];
     known.into_iter().find(|t| t.name() == name).ok_or_else(|| Error::unsupported("KV cache type", name))
@@ -204,38 +208,4 @@ fn trained(args: &HighArgs, hp: &Hparams) -> usize {
         (Some(scale), Some(rope)) if rope.ext_factor != 0.0 => (rope.n_ctx_orig as f32 / scale) as usize,
         _ => hp.n_ctx_train,
     }
-}
-
-/// The context that was asked for if it fits; otherwise, when none was asked for, the largest that does.
-fn context(args: &HighArgs, hp: &Hparams, notice: &mut dyn FnMut(String)) -> Result<usize> {
-    let low = &args.low;
-    let (ty_k, ty_v) = (cache_type(low.cache_type_k)?, cache_type(low.cache_type_v)?);
-    // llama.cpp rounds the context up, too.
-    let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx.next_multiple_of(CTX_STEP) };
-    let shape = hp.cache_shape();
-    let bytes =
-        |n_ctx: usize| KvCache::bytes_needed(&shape, &CacheOptions { n_ctx, n_ubatch: low.n_ubatch, ty_k, ty_v });
-    let Some(available) = ggml::available_bytes() else { return Ok(want) };
-    let limit = (available as f64 * FIT_SHARE) as u64;
-    if bytes(want) <= limit {
-        let n_trained = trained(args, hp);
-        if low.n_ctx > n_trained {
-            notice(format!("model was trained on only {n_trained} context tokens ({} specified)", low.n_ctx));
-        }
-        return Ok(want);
-    }
-    let (mut fits, mut too_many) = (0, want);
-    while too_many - fits > CTX_STEP {
-        let half = (fits + too_many) / 2;
-        *(if bytes(half) <= limit { &mut fits } else { &mut too_many }) = half;
-    }
-    let fits = fits / CTX_STEP * CTX_STEP;
-    let mib = |b: u64| b as f64 / 1048576.0;
-    if low.n_ctx == 0 && fits >= MIN_FIT_CTX.min(want) {
-        notice(format!("context reduced from {want} to {fits} tokens: the KV cache of {want} needs {:.0} MiB, {:.0} MiB are available", mib(bytes(want)), mib(available)));
-        return Ok(fits);
-    }
-    Err(Error::Context {
-        what: format!("the KV cache of {want} tokens needs {:.0} MiB ({ty_k} keys, {ty_v} values), {:.0} MiB are available; use -c {fits} or less, or a smaller type (-ctk q8_0 -ctv q8_0)", mib(bytes(want)), mib(available)),
-    })
 }

@@ -201,7 +201,7 @@ impl Prefilled {
             logits = engine.decode_last(&[next], &taps, &mut lookahead_record)?;
             next = argmax(&logits);
         }
-        let full = engine.cache.duplicate(engine.cache_buffer_type())?;
+        let full = engine.cache.duplicate()?;
         Ok(Prefilled { prompt: prompt.to_vec(), record, lookahead_record, full })
     }
 
@@ -227,7 +227,7 @@ impl Prefilled {
     }
 
     fn put(&self, engine: &mut Engine) -> Result<()> {
-        let copy = self.full.duplicate(engine.cache_buffer_type())?;
+        let copy = self.full.duplicate()?;
         // The kept graph refers to the tensors that go.
         engine.drop_graph();
         engine.cache = copy;

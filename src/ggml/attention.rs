@@ -7,6 +7,7 @@
 //! entries as in Flash-Decoding.
 
 use super::context::Context;
+use super::device::BufferType;
 use super::dtype::Type;
 use super::simd::{block_fn, merge, Block, BlockFn, Rows, MAX_ENTRIES};
 use super::sys;
@@ -148,7 +149,7 @@ impl Context {
         let mut raw: Vec<_> = args.iter().map(|t| t.raw()).collect();
         let n = ne.map(|x| x as i64);
         // SAFETY: the arguments are alive, `userdata` lives as long as the context, and the kernels only read it.
-        self.build(args, |ctx| unsafe {
+        let out = self.build(args, |ctx| unsafe {
             sys::ggml_custom_4d(
                 ctx,
                 Type::F32.0,
@@ -162,7 +163,10 @@ impl Context {
                 -1,
                 userdata,
             )
-        })
+        })?;
+        // Other devices cannot call it, and the RPC backend claims that it can compute everything.
+        self.pin(&out, BufferType::cpu());
+        Ok(out)
     }
 }
 

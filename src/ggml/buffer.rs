@@ -1,7 +1,8 @@
 //! Memory of tensors.
 
-use super::backend::BufferType;
+use super::device::BufferType;
 use super::mmap::Mmap;
+use super::rpc::Waiting;
 use super::sys;
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
@@ -26,6 +27,7 @@ impl Buffer {
     /// # Errors
     /// When the backend cannot give that much memory.
     pub fn new(buft: BufferType, size: usize) -> Result<Buffer> {
+        let _waiting = Waiting::new();
         // SAFETY: `buft` is a live handle (they are never freed).
         let raw = unsafe { sys::ggml_backend_buft_alloc_buffer(buft.raw(), size.max(1)) };
         match NonNull::new(raw) {
@@ -72,6 +74,7 @@ impl Buffer {
 
     /// Fills the buffer with one byte.
     pub fn clear(&self, value: u8) {
+        let _waiting = Waiting::new();
         // SAFETY: the handle is live.
         unsafe { sys::ggml_backend_buffer_clear(self.raw.as_ptr(), value) }
     }
@@ -88,6 +91,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        let _waiting = Waiting::new();
         // SAFETY: this is the only owner; tensors that point into the buffer hold an Arc of the context that owns it.
         unsafe { sys::ggml_backend_buffer_free(self.raw.as_ptr()) }
     }

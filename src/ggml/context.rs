@@ -1,8 +1,9 @@
 //! Contexts: arenas of tensor headers. Tensor data lives in buffers, never here (`no_alloc`).
 
-use super::backend::{BufferType, Device};
 use super::buffer::Buffer;
+use super::device::{BufferType, Device};
 use super::dtype::Type;
+use super::rpc::Waiting;
 use super::sys;
 use super::tensor::Tensor;
 use crate::error::{Error, Result};
@@ -26,6 +27,8 @@ struct State {
     buffers: Vec<Buffer>,
     /// What the tensors refer to: other contexts, parameters of custom operations.
     keep: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Tensors that must be computed by the backend of this kind of memory.
+    pinned: Vec<(NonNull<sys::ggml_tensor>, BufferType)>,
 }
 
 // SAFETY: the raw context is only changed while `state` is locked; reading tensor headers that are complete is not a data race
@@ -55,7 +58,7 @@ impl Context {
         // SAFETY: the parameters are valid; null is checked.
         let raw =
             NonNull::new(unsafe { sys::ggml_init(params) }).ok_or_else(|| Error::ggml("no memory for a context"))?;
-        let state = State { n_left: n_tensors, buffers: Vec::new(), keep: Vec::new() };
+        let state = State { n_left: n_tensors, buffers: Vec::new(), keep: Vec::new(), pinned: Vec::new() };
         Ok(Context(Arc::new(Inner { raw, state: Mutex::new(state) })))
     }
 
@@ -100,6 +103,7 @@ impl Context {
     /// When the backend cannot give that much memory.
     pub fn allocate(&self, buft: BufferType) -> Result<()> {
         let mut state = self.lock();
+        let _waiting = Waiting::new();
         // SAFETY: context and buffer type are alive; the buffer is owned by `Buffer` through `adopt`.
         unsafe {
             let raw = sys::ggml_backend_alloc_ctx_tensors_from_buft(self.0.raw.as_ptr(), buft.raw());
@@ -162,18 +166,28 @@ impl Context {
         !self.lock().buffers.is_empty()
     }
 
-    /// Whether the CPU can compute `op` with its operand `w` in this context's first buffer.
-    pub(super) fn supported_from_first_buffer(&self, w: &Tensor, op: &Tensor) -> bool {
+    /// Whether the device can compute `op` with its operand `w` in this context's first buffer.
+    pub(super) fn supported_from_first_buffer(&self, w: &Tensor, op: &Tensor, device: Device) -> bool {
         let state = self.lock();
-        let (Some(buffer), Some(cpu)) = (state.buffers.first(), Device::cpu()) else { return false };
+        let Some(buffer) = state.buffers.first() else { return false };
         // SAFETY: both tensors are fresh, of this context and not shared; the buffer outlives the question. The pointer is
         // taken back so that nothing frees or reads through it later.
         unsafe {
             (*w.raw()).buffer = buffer.raw();
-            let ok = cpu.supports(op);
+            let ok = device.supports(op);
             (*w.raw()).buffer = std::ptr::null_mut();
             ok
         }
+    }
+
+    /// Has `t`, of this context, filled or computed where memory of this kind is, wherever the scheduler would put it.
+    pub fn pin(&self, t: &Tensor, buft: BufferType) {
+        self.lock().pinned.push((t.ptr, buft));
+    }
+
+    /// What is pinned.
+    pub(super) fn pinned(&self) -> Vec<(NonNull<sys::ggml_tensor>, BufferType)> {
+        self.lock().pinned.clone()
     }
 
     /// Keeps `what` alive as long as this context.

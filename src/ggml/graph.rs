@@ -1,9 +1,11 @@
 //! Graphs and the scheduler that runs them.
 
-use super::backend::{Backend, BufferType, Device};
+use super::backend::Backend;
 use super::context::Context;
-use super::sys;
+use super::device::BufferType;
+use super::rpc::Waiting;
 use super::tensor::Tensor;
+use super::{sys, transfer};
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,11 +80,12 @@ unsafe impl Sync for Scheduler {}
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(1);
 
 impl Scheduler {
-    /// A scheduler over `backends`, best first, the CPU last, for graphs of up to `graph_size` nodes.
+    /// A scheduler over `backends`, best first, the CPU last, for graphs of up to `graph_size` nodes; `op_offload` lets a device
+    /// compute large products with weights that the CPU holds.
     ///
     /// # Errors
     /// When ggml cannot create it.
-    pub fn new(backends: Vec<Backend>, graph_size: usize) -> Result<Scheduler> {
+    pub fn new(backends: Vec<Backend>, graph_size: usize, op_offload: bool) -> Result<Scheduler> {
         let mut raws: Vec<_> = backends.iter().map(Backend::raw).collect();
         if raws.is_empty() {
             return Err(Error::ggml("a scheduler needs at least one backend"));
@@ -95,7 +98,7 @@ impl Scheduler {
                 raws.len() as i32,
                 graph_size,
                 false,
-                true,
+                op_offload,
             )
         };
         match NonNull::new(raw) {
@@ -109,9 +112,13 @@ impl Scheduler {
     /// # Errors
     /// When there is not enough memory.
     pub fn allocate(&mut self, graph: &mut Graph) -> Result<()> {
-        // SAFETY: scheduler and graph are alive.
+        let _waiting = Waiting::new();
+        // SAFETY: scheduler and graph are alive, and pinned tensors are of the graph's context.
         let ok = unsafe {
             sys::ggml_backend_sched_reset(self.raw.as_ptr());
+            for (tensor, buft) in graph.ctx.pinned() {
+                sys::ggml_backend_sched_set_tensor_backend(self.raw.as_ptr(), tensor.as_ptr(), self.backend_of(buft));
+            }
             sys::ggml_backend_sched_alloc_graph(self.raw.as_ptr(), graph.raw.as_ptr())
         };
         self.allocation = ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -136,6 +143,7 @@ impl Scheduler {
     /// When the graph is not allocated, or a backend fails.
     pub fn compute(&mut self, graph: &mut Graph) -> Result<()> {
         self.check(graph)?;
+        let _waiting = Waiting::new();
         // SAFETY: the graph is allocated by this scheduler, and `&mut` of both keeps other users away.
         match unsafe { sys::ggml_backend_sched_graph_compute(self.raw.as_ptr(), graph.raw.as_ptr()) } {
             sys::GGML_STATUS_SUCCESS => Ok(()),
@@ -152,8 +160,12 @@ impl Scheduler {
         self.check(graph)?;
         let len = std::mem::size_of_val(data);
         self.check_size(tensor, "write", len == tensor.n_bytes(), len)?;
+        let _waiting = Waiting::new();
         // SAFETY: the tensor has memory of this size; T is plain data.
-        unsafe { sys::ggml_backend_tensor_set(tensor.raw(), data.as_ptr().cast(), 0, len) };
+        unsafe {
+            transfer::count((*tensor.raw()).buffer, false, len);
+            sys::ggml_backend_tensor_set(tensor.raw(), data.as_ptr().cast(), 0, len);
+        }
         Ok(())
     }
 
@@ -165,8 +177,12 @@ impl Scheduler {
         self.check(graph)?;
         let len = std::mem::size_of_val(out);
         self.check_size(tensor, "read", len <= tensor.n_bytes(), len)?;
+        let _waiting = Waiting::new();
         // SAFETY: the tensor has at least this much memory; any bit pattern is a valid T.
-        unsafe { sys::ggml_backend_tensor_get(tensor.raw(), out.as_mut_ptr().cast(), 0, len) };
+        unsafe {
+            transfer::count((*tensor.raw()).buffer, true, len);
+            sys::ggml_backend_tensor_get(tensor.raw(), out.as_mut_ptr().cast(), 0, len);
+        }
         Ok(())
     }
 
@@ -186,9 +202,10 @@ impl Scheduler {
             .sum()
     }
 
-    /// The default kind of memory of the CPU, where inputs and caches live unless a device holds them.
-    pub fn cpu_buffer_type(&self) -> BufferType {
-        Device::cpu().map_or_else(BufferType::cpu, Device::buffer_type)
+    /// The backend whose memory is of this kind; the last one, the CPU, where there is none.
+    fn backend_of(&self, buft: BufferType) -> sys::ggml_backend_t {
+        let found = self.backends.iter().find(|b| b.buffer_type() == buft).or(self.backends.last());
+        found.map_or(std::ptr::null_mut(), Backend::raw)
     }
 
     fn check(&self, graph: &Graph) -> Result<()> {

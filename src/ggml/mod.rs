@@ -10,25 +10,31 @@ mod attention;
 mod backend;
 mod buffer;
 mod context;
+mod device;
 mod dtype;
 mod graph;
 mod memory;
 mod mmap;
 mod ops;
+mod rpc;
 mod simd;
 mod sys;
 mod tensor;
+mod transfer;
 
 pub use attention::{Bias, Chunk, HeadSpan, LayerSpans, Ragged, CHUNK_ENTRIES};
-pub use backend::{Backend, BufferType, Device, DeviceKind, Numa, ThreadParams};
+pub use backend::{Backend, Numa, ThreadParams};
 pub use buffer::Buffer;
 pub use context::Context;
+pub use device::{BufferType, Device, DeviceKind};
 pub use dtype::Type;
 pub use graph::{Graph, Scheduler};
 pub use memory::{available_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes, trim};
 pub use mmap::Mmap;
 pub use ops::{Act, RopeParams};
+pub use rpc::{add_server, serve, SERVER_PORT};
 pub use tensor::Tensor;
+pub use transfer::Transfers;
 
 use std::ffi::{c_char, c_void, CStr};
 

@@ -2,7 +2,8 @@
 
 use super::context::Context;
 use super::dtype::Type;
-use super::sys;
+use super::rpc::Waiting;
+use super::{sys, transfer};
 use crate::error::{Error, Result};
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -89,8 +90,12 @@ impl Tensor {
     /// When the tensor has no memory of its own or the range lies outside it.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         self.check_range("read", offset, out.len())?;
+        let _waiting = Waiting::new();
         // SAFETY: the tensor has memory owned by its context and the range lies inside it.
-        unsafe { sys::ggml_backend_tensor_get(self.raw(), out.as_mut_ptr().cast(), offset, out.len()) };
+        unsafe {
+            transfer::count(self.header().buffer, true, out.len());
+            sys::ggml_backend_tensor_get(self.raw(), out.as_mut_ptr().cast(), offset, out.len());
+        }
         Ok(())
     }
 
@@ -100,8 +105,12 @@ impl Tensor {
     /// When the tensor has no memory of its own or the range lies outside it.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.check_range("write", offset, bytes.len())?;
+        let _waiting = Waiting::new();
         // SAFETY: as in `read`; mapped weights are never written (the loader writes only tensors in memory it allocated).
-        unsafe { sys::ggml_backend_tensor_set(self.raw(), bytes.as_ptr().cast(), offset, bytes.len()) };
+        unsafe {
+            transfer::count(self.header().buffer, false, bytes.len());
+            sys::ggml_backend_tensor_set(self.raw(), bytes.as_ptr().cast(), offset, bytes.len());
+        }
         Ok(())
     }
 

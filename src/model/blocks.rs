@@ -3,7 +3,7 @@
 //! Tensors are named as llama.cpp names them (`Qcur-3`), so that dumps of both programs can be compared.
 //! Source: llama.cpp `src/llama-graph.cpp` (`build_norm`, `build_qkv`, `build_attn`, `build_ffn`).
 
-use super::graph::{Attention, Build};
+use super::graph::{Attention, Build, Home};
 use super::weights::Layer;
 use crate::cache::hadamard::Hadamard;
 use crate::cache::rope::{Rope, RopeKind};
@@ -141,11 +141,11 @@ impl Build<'_> {
         let hp = &self.model.hp;
         let (n, g) = (self.spec.n_tokens, hp.n_head_kv);
         self.tap_queries(il, q)?;
-        let (layer, hadamard_v) = (&self.cache.layers[il], self.cache.hadamard_v.as_ref());
-        let (q, k) =
-            (&self.spread(q, self.cache.hadamard_k.as_ref())?, self.spread(k, self.cache.hadamard_k.as_ref())?);
-        let v = self.spread(v, hadamard_v)?;
-        let rows = self.ctx.view(&self.inputs.rows, [g * n, 1, 1, 1], [g * n * 8; 3], il * g * n * 8)?;
+        let layer = &self.cache.layers[il];
+        let (hadamard_k, hadamard_v) = (layer.hadamard_k.as_ref(), layer.hadamard_v.as_ref());
+        let (q, k, v) = (&self.spread(q, hadamard_k)?, self.spread(k, hadamard_k)?, self.spread(v, hadamard_v)?);
+        let (home, at) = self.home(il)?;
+        let rows = self.ctx.view(&home.rows, [g * n, 1, 1, 1], [g * n * 8; 3], at * g * n * 8)?;
         let k = self.ctx.set_rows(&layer.k, &self.ctx.reshape(&k, &[hp.head_dim_k, g * n])?, &rows)?;
         let v = self.ctx.set_rows(&layer.v, &self.ctx.reshape(&v, &[hp.head_dim_v, g * n])?, &rows)?;
         self.graph.expand(&k)?;
@@ -156,24 +156,31 @@ impl Build<'_> {
         }
         let all = |stride, n_kv| Runs { first: 0, n_head: g, stride, n_kv };
         let n_ctx = self.cache.options().n_ctx;
-        let out = match (self.spec.attention, &layer.layout) {
+        let attention = self.spec.attention_of(layer);
+        let out = match (attention, &layer.layout) {
             (Attention::Kernel, layout) => {
                 let n_entries = if *layout == Layout::Ring { self.cache.n_ring() } else { n_ctx };
                 let (scale, softcap, spans) = (hp.kq_scale, hp.attn_softcap, &layer.spans);
                 self.ctx.ragged_attn(q, &k, &v, &Ragged { n_head_kv: g, n_entries, scale, softcap, spans })?
             }
             (_, Layout::Dense) => {
-                self.attend_rows(q, &k, &v, all(n_ctx, self.spec.n_kv), self.inputs.mask_dense.as_ref())?
+                self.attend_rows(il, q, &k, &v, all(n_ctx, self.spec.n_kv), self.inputs.mask_dense.as_ref())?
             }
             (_, Layout::Ring) => {
                 let runs = all(self.cache.n_ring(), self.spec.n_kv_ring);
-                self.attend_rows(q, &k, &v, runs, self.inputs.mask_ring.as_ref())?
+                self.attend_rows(il, q, &k, &v, runs, self.inputs.mask_ring.as_ref())?
             }
             (_, Layout::Pool(heads)) => self.attend_pool(il, q, &k, &v, heads)?,
         };
         let out = self.spread(&out, hadamard_v)?;
         let out = self.ctx.reshape(&out, &[hp.head_dim_v * hp.n_head, n])?.named(&format!("kqv_out-{il}"));
         Ok(Some(self.linear(self.need(&l.wo, "attn_output")?, &out, l.bo.as_ref())?))
+    }
+
+    /// The inputs of a layer's kind of memory, and the place of the layer in them.
+    fn home(&self, il: usize) -> Result<(&Home, usize)> {
+        let found = self.inputs.homes.iter().find_map(|h| Some((h, h.layers.iter().position(|&l| l == il)?)));
+        found.ok_or_else(|| Error::ggml("a layer without inputs"))
     }
 
     /// The transform of a quantised cache, which is its own inverse.
@@ -185,18 +192,32 @@ impl Build<'_> {
     }
 
     /// Attention of all heads over equal runs of rows. Result `{dv, n_head, n_tokens}`.
-    fn attend_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor, runs: Runs, mask: Option<&Tensor>) -> Result<Tensor> {
+    fn attend_rows(
+        &self,
+        il: usize,
+        q: &Tensor,
+        k: &Tensor,
+        v: &Tensor,
+        runs: Runs,
+        mask: Option<&Tensor>,
+    ) -> Result<Tensor> {
         let (hp, ctx) = (&self.model.hp, &self.ctx);
         let mask = mask.ok_or_else(|| Error::ggml("a mask is missing"))?;
         let v = self.rows(v, runs)?;
-        if self.spec.attention == Attention::Flash {
+        if self.spec.attention != Attention::Explicit {
             let (q, k) = (ctx.permute(q, [0, 2, 1, 3])?, self.rows(k, runs)?);
-            return ctx.flash_attn(&q, &k, &v, mask, hp.kq_scale, hp.attn_softcap);
+            return self.beside_cache(il, ctx.flash_attn(&q, &k, &v, mask, hp.kq_scale, hp.attn_softcap)?);
         }
         let p = self.probabilities(q, k, runs, mask)?;
-        let vt = ctx.cont(&ctx.permute(&v, [1, 0, 2, 3])?)?;
-        let out = ctx.mul_mat(&vt, &p)?;
+        let vt = self.beside_cache(il, ctx.cont(&ctx.permute(&v, [1, 0, 2, 3])?)?)?;
+        let out = self.beside_cache(il, ctx.mul_mat(&vt, &p)?)?;
         ctx.cont(&ctx.permute(&out, [0, 2, 1, 3])?)
+    }
+
+    /// Computed where the cache of the layer is: with `-nkvo` a device would otherwise fetch it for every token.
+    fn beside_cache(&self, il: usize, t: Tensor) -> Result<Tensor> {
+        self.ctx.pin(&t, self.cache.layers[il].buffer_type());
+        Ok(t)
     }
 
     /// The rows of a cache tensor that each head reads. Result `{head_dim, n_kv, n_head}`.
@@ -220,13 +241,18 @@ impl Build<'_> {
     fn attend_pool(&self, il: usize, q: &Tensor, k: &Tensor, v: &Tensor, heads: &[PoolHead]) -> Result<Tensor> {
         let (r, ctx) = (self.model.hp.n_group(), &self.ctx);
         let mut all: Option<Tensor> = None;
-        for (g, head) in heads.iter().enumerate() {
-            let mask = &self.inputs.mask_pool[il][g];
+        let (home, _) = self.home(il)?;
+        let n = self.spec.n_tokens;
+        let before = home.layers.iter().take_while(|&&l| l != il).flat_map(|&l| self.spec.views(self.cache, l));
+        let mut at = before.sum::<usize>() * n * 2;
+        for (g, (head, n_view)) in heads.iter().zip(self.spec.views(self.cache, il)).enumerate() {
+            let mask = home.mask_pool.as_ref().ok_or_else(|| Error::ggml("a mask is missing"))?;
+            let mask = ctx.view(mask, [n_view, n, 1, 1], [n_view * 2, n_view * n * 2, n_view * n * 2], at)?;
+            at += n_view * n * 2;
             let group =
                 ctx.view(q, [q.ne()[0], r, q.ne()[2], 1], [q.nb()[1], q.nb()[2], q.nb()[3]], g * r * q.nb()[1])?;
-            let n_view = mask.ne()[0];
             let runs = Runs { first: head.row, n_head: 1, stride: n_view, n_kv: n_view };
-            let out = self.attend_rows(&group, k, v, runs, Some(mask))?;
+            let out = self.attend_rows(il, &group, k, v, runs, Some(&mask))?;
             all = Some(match all {
                 Some(a) => ctx.concat(&a, &out, 1)?,
                 None => out,

@@ -1,7 +1,7 @@
 //! The graph of one forward pass: what it is built for, its inputs and its results (stage 3 of the flow).
 
 use super::Model;
-use crate::cache::{KvCache, Layout};
+use crate::cache::{KvCache, LayerCache, Layout};
 use crate::error::Result;
 use crate::ggml::{Context, Graph, Tensor, Type};
 
@@ -35,8 +35,46 @@ pub struct GraphSpec {
     pub n_kv: usize,
     /// Rows that a mask over a sliding-window layer covers.
     pub n_kv_ring: usize,
+    /// Entries that masks over the heads of pools cover, in the order of layers and heads.
+    pub n_views: Vec<usize>,
     /// Version of the cache the graph reads.
     pub version: u64,
+}
+
+impl GraphSpec {
+    /// How a layer attends: the kernel is the CPU's.
+    pub fn attention_of(&self, layer: &LayerCache) -> Attention {
+        match self.attention {
+            Attention::Kernel if !layer.on_cpu() => Attention::Flash,
+            attention => attention,
+        }
+    }
+
+    /// Entries that the mask of each head of a layer covers; none where the layer is no pool or the kernel attends.
+    pub fn views(&self, cache: &KvCache, il: usize) -> Vec<usize> {
+        let layer = &cache.layers[il];
+        match (&layer.layout, self.attention_of(layer)) {
+            (Layout::Pool(_), Attention::Kernel) => Vec::new(),
+            (Layout::Pool(heads), _) => (0..heads.len()).map(|g| cache.n_view(il, g, self.n_tokens)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a mask is read in a layer.
+    pub fn is_masked(&self, layer: &LayerCache) -> bool {
+        self.attention_of(layer) != Attention::Kernel || (self.attention_mass && layer.layout == Layout::Dense)
+    }
+}
+
+/// What the host fills for the layers in one kind of memory, and in that memory: views of it are then no copies of their own.
+pub struct Home {
+    /// The layers.
+    pub layers: Vec<usize>,
+    /// Cache row of each (head, token) of each layer. Shapes: `{n_head_kv * n_tokens, layers.len()} i64`.
+    pub rows: Tensor,
+    /// Where ggml's operations attend to pools: the masks of all heads, one after the other, each
+    /// `{n_view, n_tokens}`. Shapes: `{sum of their sizes} f16`.
+    pub mask_pool: Option<Tensor>,
 }
 
 /// Tensors that the host fills before each run.
@@ -45,8 +83,8 @@ pub struct Inputs {
     pub tokens: Tensor,
     /// Shapes: `{n_tokens} i32`.
     pub pos: Tensor,
-    /// Cache row of each (head, token) of each layer. Shapes: `{n_head_kv * n_tokens, n_layer} i64`.
-    pub rows: Tensor,
+    /// One per kind of memory that caches live in.
+    pub homes: Vec<Home>,
     /// Tokens whose logits are wanted. Shapes: `{n_out} i32`.
     pub out_ids: Option<Tensor>,
     /// Tokens whose queries are wanted. Shapes: `{n_tap} i32`.
@@ -57,8 +95,6 @@ pub struct Inputs {
     pub mask_ring: Option<Tensor>,
     /// Ones, for sums over the queries of a KV head. Shapes: `{1, n_group * n_tokens, n_head_kv} f32`.
     pub ones: Option<Tensor>,
-    /// Per layer and head of a pool, where ggml's operations attend to it. Shapes: `{n_view, n_tokens} f16`.
-    pub mask_pool: Vec<Vec<Tensor>>,
 }
 
 /// Tensors that the host reads after a run.
@@ -111,7 +147,7 @@ pub fn graph_size(model: &Model) -> usize {
     let hp = &model.hp;
     // Attention over a pool by ggml's own operations takes a few nodes per KV head, an adapter of a weight four.
     let n_adapted: usize = model.adapters.loras.iter().map(|lora| lora.n_weights()).sum();
-    hp.n_layer * (80 + 8 * hp.n_head_kv) + 5 * n_adapted + 256
+    hp.n_layer * (80 + 9 * hp.n_head_kv) + 5 * n_adapted + 256
 }
 
 impl ModelGraph {
@@ -141,32 +177,34 @@ impl Inputs {
             let (g, r) = (model.hp.n_head_kv, model.hp.n_group());
             Ok::<_, crate::error::Error>(ctx.input(Type::F32, &[1, r * n, g])?.named("ones"))
         };
-        let by_ggml = spec.attention != Attention::Kernel;
-        let has = |layout: &Layout| cache.layers.iter().any(|l| l.layout == *layout);
-        let mut mask_pool = vec![Vec::new(); cache.layers.len()];
-        if by_ggml {
-            for (il, layer) in cache.layers.iter().enumerate() {
-                if let Layout::Pool(heads) = &layer.layout {
-                    for g in 0..heads.len() {
-                        mask_pool[il].push(mask(cache.n_view(il, g, n), "mask_pool")?);
-                    }
-                }
+        let has = |layout: &Layout| cache.layers.iter().any(|l| l.layout == *layout && spec.is_masked(l));
+        let mut homes: Vec<Home> = Vec::new();
+        for (il, layer) in cache.layers.iter().enumerate() {
+            let buft = layer.buffer_type();
+            if homes.iter().any(|h| cache.layers[h.layers[0]].buffer_type() == buft) {
+                continue;
             }
+            let layers: Vec<usize> =
+                (il..cache.layers.len()).filter(|&il| cache.layers[il].buffer_type() == buft).collect();
+            let n_masked: usize = layers.iter().flat_map(|&il| spec.views(cache, il)).map(|n_view| n_view * n).sum();
+            let rows = ctx.input(Type::I64, &[n * cache.n_head_kv(), layers.len()])?.named("inp_rows");
+            ctx.pin(&rows, buft);
+            let mask_pool = match n_masked {
+                0 => None,
+                n => Some(ctx.input(Type::F16, &[n])?.named("mask_pool")),
+            };
+            mask_pool.iter().for_each(|t| ctx.pin(t, buft));
+            homes.push(Home { layers, rows, mask_pool });
         }
         Ok(Inputs {
             tokens: ids(n, "inp_tokens")?,
             pos: ids(n, "inp_pos")?,
-            rows: ctx.input(Type::I64, &[n * cache.n_head_kv(), model.hp.n_layer])?.named("inp_rows"),
             out_ids: if spec.n_out > 0 && spec.n_out < n { Some(ids(spec.n_out, "inp_out_ids")?) } else { None },
             tap_ids: if spec.n_tap > 0 && spec.n_tap < n { Some(ids(spec.n_tap, "inp_tap_ids")?) } else { None },
-            mask_dense: if (by_ggml || spec.attention_mass) && has(&Layout::Dense) {
-                Some(mask(spec.n_kv, "mask_dense")?)
-            } else {
-                None
-            },
-            mask_ring: if by_ggml && has(&Layout::Ring) { Some(mask(spec.n_kv_ring, "mask_ring")?) } else { None },
+            mask_dense: if has(&Layout::Dense) { Some(mask(spec.n_kv, "mask_dense")?) } else { None },
+            mask_ring: if has(&Layout::Ring) { Some(mask(spec.n_kv_ring, "mask_ring")?) } else { None },
             ones: if spec.attention_mass { Some(ones(ctx)?) } else { None },
-            mask_pool,
+            homes,
         })
     }
 }

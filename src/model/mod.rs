@@ -9,14 +9,16 @@ mod describe;
 mod fingerprint;
 mod graph;
 mod hparams;
+mod offload;
 mod placement;
 mod rotation;
 mod weights;
 
 pub use adapter::{Adapters, Control, Lora};
 pub use blocks::rope_params;
-pub use graph::{graph_size, Attention, Build, GraphSpec, Inputs, ModelGraph, Outputs};
+pub use graph::{graph_size, Attention, Build, GraphSpec, Home, Inputs, ModelGraph, Outputs};
 pub use hparams::{Hparams, Reader};
+pub use offload::{layer_of, Offload};
 pub use rotation::{RopeOptions, RopeScaling};
 pub use weights::{Layer, LoadOptions, Loader, Weights};
 
@@ -58,6 +60,18 @@ macro_rules! architectures {
 }
 architectures! { llama, qwen2, qwen3, gemma3 }
 
+/// The architecture of a model file.
+///
+/// # Errors
+/// When there is none of that name.
+pub fn architecture(gguf: &Gguf) -> Result<&'static dyn Architecture> {
+    let name = gguf.architecture();
+    ARCHITECTURES.iter().find(|a| a.name() == name).copied().ok_or_else(|| {
+        let known: Vec<_> = ARCHITECTURES.iter().map(|a| a.name()).collect();
+        Error::gguf(gguf.path(), format!("unsupported architecture '{name}'; supported: {}", known.join(", ")))
+    })
+}
+
 /// A loaded model; shared between runs and not changed then.
 pub struct Model {
     /// Its numbers.
@@ -68,6 +82,8 @@ pub struct Model {
     pub gguf: Gguf,
     /// What is added to it.
     pub adapters: Adapters,
+    /// Where its layers live.
+    pub offload: Offload,
     arch: &'static dyn Architecture,
 }
 
@@ -85,19 +101,13 @@ impl Model {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_gguf(gguf: Gguf, options: LoadOptions) -> Result<Model> {
-        let name = gguf.architecture();
-        let Some(&arch) = ARCHITECTURES.iter().find(|a| a.name() == name) else {
-            let known: Vec<_> = ARCHITECTURES.iter().map(|a| a.name()).collect();
-            return Err(Error::gguf(
-                gguf.path(),
-                format!("unsupported architecture '{name}'; supported: {}", known.join(", ")),
-            ));
-        };
+        let arch = architecture(&gguf)?;
         let hp = arch.hparams(&Reader::new(&gguf, options.rope))?;
+        let offload = options.offload.clone();
         let mut loader = Loader::new(&gguf, options)?;
         let weights = arch.weights(&mut loader, &hp)?;
         loader.finish()?;
-        let mut model = Model { hp, weights, gguf, adapters: Adapters::default(), arch };
+        let mut model = Model { hp, weights, gguf, adapters: Adapters::default(), offload, arch };
         // The graph takes the divisors from the tensor; rotation on the host needs them, too.
         if let Some(t) = &model.weights.rope_freqs {
             let factors = model.dequantize(&t.name())?;

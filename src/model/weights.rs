@@ -1,9 +1,11 @@
 //! Weights: from the mapped file to tensors, each checked against the shape its architecture expects (stage 3 of the flow).
 //!
-//! A weight stays in the mapped file unless its type multiplies faster from one of the CPU's extra buffer types (`placement`).
+//! A weight stays in the mapped file unless it is a device's (`offload`), or its type multiplies faster from one of the CPU's
+//! extra buffer types (`placement`).
 
 use super::check;
 use super::hparams::Hparams;
+use super::offload::Offload;
 use super::placement::Placement;
 use super::rotation::RopeOptions;
 use crate::error::{Error, Result};
@@ -125,7 +127,7 @@ impl Layer {
 }
 
 /// How the files get into memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct LoadOptions {
     /// Map the file instead of reading it.
     pub mmap: bool,
@@ -137,11 +139,20 @@ pub struct LoadOptions {
     pub check_tensors: bool,
     /// What is changed about the rotation.
     pub rope: RopeOptions,
+    /// Which layers leave the CPU.
+    pub offload: Offload,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { mmap: true, mlock: false, repack: true, check_tensors: false, rope: RopeOptions::default() }
+        LoadOptions {
+            mmap: true,
+            mlock: false,
+            repack: true,
+            check_tensors: false,
+            rope: RopeOptions::default(),
+            offload: Offload::default(),
+        }
     }
 }
 
@@ -153,7 +164,18 @@ pub struct Loader<'a> {
     placement: Placement,
     mapped: Vec<Option<Context>>,
     copied: HashMap<&'static str, Copied>,
-    by_name: HashMap<(String, bool), Tensor>,
+    by_name: HashMap<(String, Use), Tensor>,
+}
+
+/// What a weight is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Use {
+    /// Read row by row (embeddings), which the extra buffer types cannot do.
+    Rows,
+    /// Multiplied with.
+    Product,
+    /// Embeddings, multiplied with as output matrix.
+    TiedOutput,
 }
 
 /// Tensors that get memory of their own.
@@ -208,7 +230,7 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// When it exists with another shape.
     pub fn optional(&mut self, name: &str, ne: &[usize]) -> Result<Option<Tensor>> {
-        self.fetch(name, ne, name.ends_with("_embd.weight"))
+        self.fetch(name, ne, if name.ends_with("_embd.weight") { Use::Rows } else { Use::Product })
     }
 
     /// The token embeddings once more, as output matrix: that use may ask for another kind of memory.
@@ -217,17 +239,14 @@ impl<'a> Loader<'a> {
     /// As [`Loader::tensor`].
     pub fn tied_output(&mut self, ne: &[usize]) -> Result<Tensor> {
         let name = "token_embd.weight";
-        let ty = self.gguf.tensor(name).and_then(|t| Type::from_id(t.ty.id()));
-        let rows_only = ty.is_none_or(|ty| self.placement.choose(ty, ne).is_none());
-        match self.fetch(name, ne, rows_only)? {
+        match self.fetch(name, ne, Use::TiedOutput)? {
             Some(t) => Ok(t),
             None => Err(Error::gguf(self.gguf.path(), format!("tensor '{name}' is missing"))),
         }
     }
 
-    /// `rows_only`: the tensor is read row by row (embeddings), which the extra buffer types cannot do.
-    fn fetch(&mut self, name: &str, ne: &[usize], rows_only: bool) -> Result<Option<Tensor>> {
-        if let Some(t) = self.by_name.get(&(name.to_owned(), rows_only)) {
+    fn fetch(&mut self, name: &str, ne: &[usize], use_: Use) -> Result<Option<Tensor>> {
+        if let Some(t) = self.by_name.get(&(name.to_owned(), use_)) {
             return Ok(Some(t.clone()));
         }
         let Some(info) = self.gguf.tensor(name) else { return Ok(None) };
@@ -244,8 +263,13 @@ impl<'a> Loader<'a> {
         }
         let ty = Type::from_id(info.ty.id())
             .ok_or_else(|| Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name())))?;
-        let is_matrix = ne.len() > 1;
-        let buft = if rows_only || !is_matrix { None } else { self.placement.choose(ty, ne) };
+        let home = if use_ == Use::TiedOutput { "output.weight" } else { name };
+        let device = self.options.offload.choose(home, ty, ne);
+        let repacked = || if use_ == Use::Rows || ne.len() < 2 { None } else { self.placement.choose(ty, ne) };
+        let buft = device.or_else(repacked);
+        if use_ == Use::TiedOutput && buft.is_none() {
+            return self.fetch(name, ne, Use::Rows);
+        }
         let t = match buft {
             Some(buft) => self.copy(info, ty, ne, buft)?,
             None if self.options.mmap && info.offset % BufferType::cpu().alignment() as u64 == 0 => {
@@ -253,7 +277,7 @@ impl<'a> Loader<'a> {
             }
             None => self.copy(info, ty, ne, BufferType::cpu())?,
         };
-        self.by_name.insert((name.to_owned(), rows_only), t.clone());
+        self.by_name.insert((name.to_owned(), use_), t.clone());
         Ok(Some(t))
     }
 

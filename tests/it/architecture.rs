@@ -17,7 +17,7 @@ const MAY_USE: [(&str, &[&str]); 15] = [
     ("model", &["error", "gguf", "ggml", "cache"]),
     ("engine", &["error", "ggml", "model", "cache"]),
     ("compress", &["error", "cache"]),
-    ("report", &["error", "cache", "compress"]),
+    ("report", &["error", "ggml", "cache", "compress"]),
     ("pass", &["error", "ggml", "model", "cache", "engine", "compress", "report"]),
     ("sample", &["error", "gguf", "tokenizer"]),
     ("session", &["error", "cache", "engine", "compress", "pass", "report"]),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use gracekv::cli::flags::{self, Action};
 use gracekv::cli::help;
 use gracekv::cli::high::HighArgs;
-use gracekv::cli::low::{KvSize, LoadMode, LowArgs, OnOffAuto, Source, Special, Variant};
+use gracekv::cli::low::{Devices, KvSize, LoadMode, LowArgs, OnOffAuto, Source, Special, Variant};
 use gracekv::cli::measure::{Given, COMPARE};
 use gracekv::cli::parse::parse;
 use gracekv::compress::METHODS;
@@ -108,7 +108,7 @@ fn a_line_of_llama_cpp() {
     let want = LowArgs {
         conversation: Some(false),
         model: Some("m.gguf".into()),
-        n_gpu_layers: 99,
+        devices: Devices { n_layers: 99, ..Devices::default() },
         n_ctx: 1024,
         sample: SampleParams { seed: 1234, ..SampleParams::default() },
         n_predict: 64,

@@ -17,7 +17,7 @@ fn compute(ctx: &Context, out: Tensor, inputs: &[(&Tensor, &[u8])]) -> Vec<f32> 
     let out = out.output();
     let mut graph = Graph::new(ctx, 128).unwrap();
     graph.expand(&out).unwrap();
-    let mut sched = Scheduler::new(vec![Backend::cpu(&ThreadParams::new(2), None).unwrap()], 128).unwrap();
+    let mut sched = Scheduler::new(vec![Backend::cpu(&ThreadParams::new(2), None).unwrap()], 128, true).unwrap();
     sched.allocate(&mut graph).unwrap();
     for (t, bytes) in inputs {
         sched.write(&graph, t, bytes).unwrap();
@@ -241,8 +241,8 @@ fn memory_is_checked_before_it_is_touched() {
     let full = Context::new(2, 0).unwrap();
     full.tensor(Type::F32, &[1]).unwrap();
     assert!(full.tensor(Type::F32, &[1]).unwrap_err().to_string().contains("full"));
-    let mut sched = Scheduler::new(vec![Backend::cpu(&ThreadParams::new(1), None).unwrap()], 128).unwrap();
+    let mut sched = Scheduler::new(vec![Backend::cpu(&ThreadParams::new(1), None).unwrap()], 128, true).unwrap();
     let mut graph = Graph::new(&ctx, 128).unwrap();
     assert!(sched.compute(&mut graph).is_err(), "not allocated");
-    assert!(Scheduler::new(Vec::new(), 8).is_err());
+    assert!(Scheduler::new(Vec::new(), 8, true).is_err());
 }

@@ -39,7 +39,7 @@ fn a_quantised_cache_is_read_as_the_model_computed_it() {
             let (mut keys, mut values) = (vec![0.0; n], vec![0.0; n]);
             engine.cache.read_keys(il, 1, 0, &mut keys).unwrap();
             engine.cache.read_values(il, 1, 0, &mut values).unwrap();
-            (keys, values, engine.cache.hadamard_k.is_some() && engine.cache.hadamard_v.is_some())
+            (keys, values, engine.cache.layers[0].hadamard_k.is_some() && engine.cache.layers[0].hadamard_v.is_some())
         };
         let exact = read(Type::F32);
         assert!(!exact.2);

@@ -12,6 +12,7 @@ mod chat;
 mod cli;
 mod command_lines;
 mod conversation;
+mod devices;
 mod engine;
 mod errors;
 mod eval;

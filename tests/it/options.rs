@@ -87,14 +87,14 @@ fn a_configuration_file_comes_before_the_environment() {
         };
         parse_with_config(args.iter().map(OsString::from), &lookup)
     };
-    let text = "c = 64\nn = 5\nno-perf = true\nflash-attn = off\nreverse-prompt = x\nport = 8080\nrpc = a:1\n";
+    let text = "c = 64\nn = 5\nno-perf = true\nflash-attn = off\nreverse-prompt = x\nport = 8080\ndocker-repo = a\n";
     let low = read(text, &[], &[]).unwrap();
     assert_eq!((low.n_ctx, low.n_predict, low.perf), (64, 5, false));
     let file = path.display();
     assert_eq!(low.notices, [format!("using config file: {file}")]);
     assert_eq!(low.warnings.len(), 2, "{:?}", low.warnings);
     assert!(low.warnings.contains(&format!("ignoring option 'port' from {file}: not supported by this program")));
-    assert!(low.warnings.iter().any(|w| w.starts_with(&format!("option rpc of {file} is ignored"))));
+    assert!(low.warnings.iter().any(|w| w.starts_with(&format!("option docker-repo of {file} is ignored"))));
     let low = read(text, &["-n", "7", "-r", "y"], &[("LLAMA_ARG_CTX_SIZE", "99"), ("LLAMA_ARG_PERF", "on")]).unwrap();
     assert_eq!((low.n_ctx, low.n_predict, low.perf), (99, 7, true));
     assert_eq!(low.reverse_prompts, ["x", "y"]);

@@ -3,7 +3,6 @@
 use super::super::{KvCache, Layout};
 use super::{unusable, Header, Held, Identity, Mark, State, MAGIC, MAX_HEADER, N_CHECKSUM, N_PRELUDE, VERSION};
 use crate::error::{Error, Result};
-use crate::ggml::BufferType;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -95,9 +94,9 @@ impl StateFile {
     ///
     /// # Errors
     /// When the file cannot be read or the memory cannot be had.
-    pub fn load(mut self, cache: &mut KvCache, room: usize, buft: BufferType) -> Result<State> {
+    pub fn load(mut self, cache: &mut KvCache, room: usize) -> Result<State> {
         let Header { layers, n_tokens, n_compressed, .. } = &self.header;
-        cache.prepare(layers, *n_tokens, *n_compressed, room, buft)?;
+        cache.prepare(layers, *n_tokens, *n_compressed, room)?;
         let n_ring = cache.n_ring();
         for (il, held) in layers.iter().enumerate() {
             // A smaller ring takes the last tokens only.

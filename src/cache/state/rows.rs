@@ -3,7 +3,7 @@
 use super::super::{KvCache, Layout, PoolHead};
 use super::Held;
 use crate::error::Result;
-use crate::ggml::{BufferType, Chunk};
+use crate::ggml::Chunk;
 
 impl KvCache {
     /// Bytes of one row of keys or values.
@@ -54,14 +54,7 @@ impl KvCache {
     }
 
     /// Makes an empty dense cache ready for the rows of a file: `n_tokens` tokens of which `n_compressed` are compressed.
-    pub(super) fn prepare(
-        &mut self,
-        layers: &[Held],
-        n_tokens: usize,
-        n_compressed: usize,
-        room: usize,
-        buft: BufferType,
-    ) -> Result<()> {
+    pub(super) fn prepare(&mut self, layers: &[Held], n_tokens: usize, n_compressed: usize, room: usize) -> Result<()> {
         let n_since = n_tokens - n_compressed;
         for (il, held) in layers.iter().enumerate() {
             let Held::Pool { entries, .. } = held else { continue };
@@ -72,7 +65,7 @@ impl KvCache {
                 head
             };
             let heads: Vec<PoolHead> = entries.iter().map(head).collect();
-            self.layers[il] = self.new_layer(il, row, Layout::Pool(heads), buft)?;
+            self.layers[il] = self.new_layer(il, row, Layout::Pool(heads), self.layers[il].home())?;
         }
         let kept = layers.iter().filter_map(|held| if let Held::Ring(n) = held { Some(*n) } else { None }).min();
         self.n_past = n_tokens;

@@ -1,3 +1,4 @@
+use super::super::mirror::Mirror;
 use super::super::plan::{Entry, HeadPlan, LayerPlan, Row};
 use super::super::{CacheOptions, CacheShape};
 use super::*;
@@ -11,14 +12,19 @@ const N_SWA: usize = 40;
 fn empty(ty: Type, n_ctx: usize, n_ubatch: usize) -> KvCache {
     let shape =
         CacheShape { n_head_kv: 2, head_dim_k: 64, head_dim_v: 32, n_swa: N_SWA, swa: vec![false, true, false] };
-    KvCache::new(&shape, CacheOptions { n_ctx, n_ubatch, ty_k: ty, ty_v: ty }, BufferType::cpu()).unwrap()
+    KvCache::new(
+        &shape,
+        CacheOptions { n_ctx, n_ubatch, ty_k: ty, ty_v: ty },
+        &vec![BufferType::cpu(); shape.swa.len()],
+    )
+    .unwrap()
 }
 
 /// Gives every row that the next `n` tokens have random bytes.
 fn append(cache: &mut KvCache, n: usize, seed: u64) {
     let mut random = Random(seed);
     for p in cache.n_past..cache.n_past + n {
-        let rows = cache.rows(&[p as u32]);
+        let rows = cache.rows(&[p as u32], &[0, 1, 2]);
         for (il, rows) in rows.chunks(cache.n_head_kv).enumerate() {
             for &row in rows {
                 for (keys, t) in [(true, &cache.layers[il].k), (false, &cache.layers[il].v)] {
@@ -41,7 +47,8 @@ fn compress(cache: &mut KvCache, n_prompt: usize, bias: f32) {
             (head.new_keys, head.new_values) = (vec![0.5; 64], vec![0.25; 32]);
             head
         };
-        cache.rewrite(&LayerPlan { il, heads: vec![head(0), head(1)] }, 0, n_prompt, 8, BufferType::cpu()).unwrap();
+        let mirror = Mirror::new(&cache);
+        cache.rewrite(&LayerPlan { il, heads: vec![head(0), head(1)] }, 0, n_prompt, 8, &mirror).unwrap();
     }
 }
 
@@ -145,7 +152,7 @@ fn a_loaded_cache_holds_what_was_saved() {
                 let mut loaded = empty(ty, n_ctx, n_ubatch);
                 let file = open(&saved(&cache), &loaded).unwrap();
                 assert_eq!(file.n_compressed(), if bias.is_some() { 600 } else { 0 });
-                let found = file.load(&mut loaded, 3, BufferType::cpu()).unwrap();
+                let found = file.load(&mut loaded, 3).unwrap();
                 assert_eq!(found, state(cache.n_past()));
                 assert_eq!((loaded.n_past(), loaded.is_compressed()), (cache.n_past(), bias.is_some()));
                 let n_ring = N_SWA - 1;
@@ -164,7 +171,7 @@ fn a_loaded_cache_holds_what_was_saved() {
 fn a_loaded_window_is_taken_back_only_as_far_as_it_reaches() {
     let cache = filled(Type::F16, None);
     let mut loaded = empty(Type::F16, 1024, 512);
-    open(&saved(&cache), &loaded).unwrap().load(&mut loaded, 0, BufferType::cpu()).unwrap();
+    open(&saved(&cache), &loaded).unwrap().load(&mut loaded, 0).unwrap();
     let reach = cache.n_ring() - N_SWA;
     assert!(loaded.n_ring() > cache.n_ring() && loaded.truncate(700 - reach - 1).is_err());
     loaded.truncate(700 - reach).unwrap();

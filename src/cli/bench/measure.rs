@@ -98,7 +98,7 @@ impl<'a> Bench<'a> {
             self.records = [record, ahead];
         }
         if compresses || (depth > 0 && self.engine.model().hp.swa.contains(&true)) {
-            self.filled = Some(self.engine.cache.duplicate(self.engine.cache_buffer_type())?);
+            self.filled = Some(self.engine.cache.duplicate()?);
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl<'a> Bench<'a> {
     fn restore(&mut self) -> Result<()> {
         let filled = self.filled.as_ref().ok_or_else(|| Error::ggml("the filled cache was not kept"))?;
         self.engine.drop_graph();
-        self.engine.cache = filled.duplicate(self.engine.cache_buffer_type())?;
+        self.engine.cache = filled.duplicate()?;
         Ok(())
     }
 

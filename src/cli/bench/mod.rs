@@ -9,7 +9,9 @@ pub mod table;
 use self::measure::{Bench, Test};
 use self::options::{Options, Request};
 use self::table::{Row, Table};
+use crate::cli::device;
 use crate::error::{Error, Result};
+use crate::gguf::Gguf;
 use crate::model::{LoadOptions, Model};
 use std::ffi::OsString;
 use std::io;
@@ -41,7 +43,9 @@ fn run(options: &Options) -> Result<()> {
     crate::ggml::set_log(false);
     // The pass runs on rayon's threads; a pool that exists already was made by a caller who knows better.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(options.n_threads).build_global();
-    let model = Arc::new(Model::load(&options.model, LoadOptions::default())?);
+    let gguf = Gguf::open(&options.model)?;
+    let offload = device::offload(&options.devices, &gguf)?;
+    let model = Arc::new(Model::from_gguf(gguf, LoadOptions { offload, ..LoadOptions::default() })?);
     let mut table = Table::new(io::stdout().lock(), &model, options);
     for &depth in &options.n_depth {
         let mut bench = Bench::new(&model, options, depth)?;

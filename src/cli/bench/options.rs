@@ -1,6 +1,7 @@
 //! The arguments of gracekv-bench: llama-bench's spelling as far as it applies, read by clap.
 
 use crate::cli::help;
+use crate::cli::low::Devices;
 use crate::compress::{by_name, MethodOptions, Named};
 use crate::engine::FlashAttn;
 use crate::error::{Error, Result};
@@ -51,6 +52,8 @@ pub struct Options {
     pub kv_ratio: Vec<f64>,
     /// Full name of the method by which it is compressed.
     pub kv_method: String,
+    /// Which devices hold layers.
+    pub devices: Devices,
     /// How results are printed.
     pub format: Format,
     /// Run every test once before it is measured.
@@ -95,6 +98,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
         ty_v: cache_type(&matches, "cache-type-v")?,
         kv_ratio: matches.get_many::<f64>("kv-ratio").map_or_else(Vec::new, |v| v.copied().collect()),
         kv_method: by_name(kv_method, &MethodOptions::default())?.name,
+        devices: devices(&matches)?,
         format: match matches.get_one::<String>("output").map(String::as_str) {
             Some("json") => Format::Json,
             Some("jsonl") => Format::Jsonl,
@@ -154,7 +158,7 @@ fn command() -> Command {
     };
     let list = |a: Arg| a.value_delimiter(',').action(ArgAction::Append).value_parser(number()).value_name("N[,N]");
     Command::new("gracekv-bench")
-        .about("Measures reading and decoding speed as llama-bench does; -ub, -fa, -ctk, -ctv work with one dash too.")
+        .about("Measures reading and decoding speed as llama-bench does; -ub, -fa, -ctk, -ctv, -ngl, -dev work with one dash too.")
         .no_binary_name(true)
         .args_override_self(true)
         .args([
@@ -185,6 +189,9 @@ fn command() -> Command {
                 .allow_hyphen_values(true),
             arg("cache-type-k", "f16", "Type of cached keys").visible_alias("ctk").value_name("TYPE"),
             arg("cache-type-v", "f16", "Type of cached values").visible_alias("ctv").value_name("TYPE"),
+            arg("n-gpu-layers", "all", "Layers that devices hold: a number or all").visible_alias("ngl").value_name("N"),
+            arg("device", "all", "Devices, with commas between them; none = the CPU alone").visible_alias("dev"),
+            arg("rpc", "", "Servers whose devices are used, too: host:port,...").hide_default_value(true),
             arg("output", "md", "Form of the results").short('o').value_parser(["md", "json", "jsonl", "csv"]),
             Arg::new("no-warmup").long("no-warmup").action(ArgAction::SetTrue).help("Measure the first run too"),
             Arg::new("kv-ratio")
@@ -201,7 +208,7 @@ fn command() -> Command {
 /// llama.cpp's long options with one dash (`-ub`), which clap would take for a row of short ones.
 fn two_dashes(arg: OsString) -> OsString {
     match arg.to_str() {
-        Some("-ub" | "-fa" | "-ctk" | "-ctv") => format!("-{}", arg.to_string_lossy()).into(),
+        Some("-ub" | "-fa" | "-ctk" | "-ctv" | "-ngl" | "-dev") => format!("-{}", arg.to_string_lossy()).into(),
         _ => arg,
     }
 }
@@ -218,6 +225,17 @@ fn flash_attn(matches: &ArgMatches) -> FlashAttn {
         Some("1" | "on") => FlashAttn::On,
         _ => FlashAttn::Auto,
     }
+}
+
+fn devices(matches: &ArgMatches) -> Result<Devices> {
+    let text = |id| matches.get_one::<String>(id).map_or("", String::as_str);
+    let list = |id| text(id).split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect();
+    let n_layers = match text("n-gpu-layers") {
+        "all" => -2,
+        n => n.parse().map_err(|_| Error::Usage(format!("-ngl {n}: it must be a number or all")))?,
+    };
+    let names = (text("device") != "all").then(|| list("device"));
+    Ok(Devices { n_layers, names, rpc: list("rpc"), ..Devices::default() })
 }
 
 fn cache_type(matches: &ArgMatches, id: &str) -> Result<Type> {
@@ -250,7 +268,10 @@ mod tests {
             (o.flash_attn, o.ty_k, o.ty_v, o.format, o.warmup),
             (FlashAttn::Off, Type::Q8_0, Type::F16, Format::Jsonl, false)
         );
+        let o = run("-m x.gguf -ngl 7 -dev none").unwrap();
+        assert_eq!((o.devices.n_layers, o.devices.names), (7, Some(vec!["none".to_owned()])));
         let o = run("-m x.gguf").unwrap();
+        assert_eq!((o.devices.n_layers, o.devices.names), (-2, None));
         assert_eq!((o.n_prompt, o.n_gen, o.n_depth, o.kv_ratio), (vec![512], vec![128], vec![0], vec![]));
     }
 
@@ -264,6 +285,7 @@ mod tests {
             "-m x -fa 2",
             "-m x -ctk q9",
             "-m x -n a",
+            "-m x -ngl some",
             "-m x -d 512 --kv-ratio 0.5",
             "-m x --kv-ratio 8",
         ] {

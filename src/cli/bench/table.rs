@@ -177,13 +177,16 @@ impl<'a, W: Write> Table<'a, W> {
         let nanoseconds: Vec<f64> = row.samples.iter().map(|t| t.as_nanos() as f64).collect();
         let ((avg_ns, stddev_ns), (avg_ts, stddev_ts)) = (statistics(&nanoseconds), statistics(&row.speeds()));
         let build: u64 = ggml::LLAMA_BUILD.trim_start_matches('b').parse().unwrap_or(0);
+        let used = &self.model.offload.devices;
+        let devices = |text: fn(Device) -> &'static str| used.iter().map(|&d| text(d)).collect::<Vec<_>>().join(", ");
         let time = jiff::Timestamp::now().strftime("%FT%TZ").to_string();
         let mut fields = vec![
             ("build_commit", json!(concat!("gracekv-", env!("CARGO_PKG_VERSION")))),
             ("build_number", json!(build)),
             ("cpu_info", json!(Device::cpu().map_or("", Device::description))),
-            ("gpu_info", json!("")),
-            ("backends", json!("CPU")),
+            ("gpu_info", json!(devices(Device::description))),
+            ("backends", json!(if used.is_empty() { "CPU".to_owned() } else { devices(Device::name) })),
+            ("n_gpu_layers", json!(self.model.offload.n_offloaded())),
             ("model_filename", json!(o.model.to_string_lossy())),
             ("model_type", json!(self.model.describe())),
             ("model_size", json!(self.model.n_bytes())),

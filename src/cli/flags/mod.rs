@@ -6,6 +6,7 @@
 mod adapter;
 mod compress;
 mod context;
+mod device;
 mod model;
 mod output;
 mod prompt;
@@ -140,6 +141,7 @@ pub const CATEGORIES: &[Category] = &[
     Category { title: "context", flags: context::FLAGS },
     Category { title: "positions", flags: rotation::FLAGS },
     Category { title: "loading and threads", flags: model::FLAGS },
+    Category { title: "devices", flags: device::FLAGS },
     Category { title: "changes to the model", flags: adapter::FLAGS },
     Category { title: "output", flags: output::FLAGS },
     Category { title: "", flags: refused::FLAGS },

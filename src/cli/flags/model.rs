@@ -1,4 +1,4 @@
-//! Options of how the model file is read, of threads and devices.
+//! Options of how the model file is read, and of threads.
 
 use super::Action::{Int, Switch, Text};
 use super::{flag, int, one_of, set, Flag};
@@ -55,8 +55,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "the same as --poll for prompts (default: same as --poll)"),
     flag(&["--numa"], "TYPE", "LLAMA_ARG_NUMA", Text(|a, v| set(&mut a.numa, Some(one_of(&v, NUMA)?))),
         "threads on a machine with several memory nodes: distribute, isolate (on one node), numactl (default: as the system does)"),
-    flag(&["-ngl", "--gpu-layers", "--n-gpu-layers"], "N", "LLAMA_ARG_N_GPU_LAYERS", Text(|a, v| set(&mut a.n_gpu_layers, layers(&v)?)),
-        "layers to keep on the GPU: a number, auto or all; without a GPU it has no effect (default: auto)"),
 ];
 
 fn priority(n: i64, lowest: i32) -> Result<i32, String> {
@@ -93,14 +91,5 @@ fn range(cpus: &mut Vec<bool>, text: &str) -> Result<(), String> {
             Ok(())
         }
         _ => Err("invalid range".to_string()),
-    }
-}
-
-/// -1 stands for auto, -2 for all.
-fn layers(text: &str) -> Result<i32, String> {
-    match text {
-        "auto" => Ok(-1),
-        "all" => Ok(-2),
-        _ => text.parse().map_err(|_| format!("'{text}' is not a number, auto or all")),
     }
 }

@@ -15,7 +15,6 @@ const fn refused(names: &'static [&'static str], hint: &'static str, env: &'stat
 
 const DOCKER: &str = "models are not fetched from Docker registries; use -hf or -mu";
 const GONE: &str = "llama.cpp has removed it, too";
-const GPU: &str = "no GPU is in use";
 const MEDIA: &str = "images, sound and video are not implemented";
 const MODEL: &str = "it needs an architecture that is not implemented";
 const REASONING: &str = "thoughts are printed as part of the text";
@@ -31,24 +30,10 @@ pub(super) const FLAGS: &[Flag] = &[
     no_effect(&["-bs", "--backend-sampling"], "", "LLAMA_ARG_BACKEND_SAMPLING", "tokens are sampled on the CPU"),
     refused(&["-gan", "--grp-attn-n"], "N", "LLAMA_ARG_GRP_ATTN_N", "self-extend is not implemented").neutral(&["1"]),
     no_effect(&["-gaw", "--grp-attn-w"], "N", "LLAMA_ARG_GRP_ATTN_W", "self-extend is not implemented"),
-    no_effect(&["-kvo", "--kv-offload"], "", "LLAMA_ARG_KV_OFFLOAD", GPU).off_by(&["-nkvo", "--no-kv-offload"]),
-    no_effect(&["--no-host"], "", "LLAMA_ARG_NO_HOST", GPU),
+    no_effect(&["--no-host"], "", "LLAMA_ARG_NO_HOST", "weights of the CPU stay in the mapped file"),
     no_effect(&["-dt", "--defrag-thold"], "N", "LLAMA_ARG_DEFRAG_THOLD", "deprecated in llama.cpp, too"),
     refused(&["-np", "--parallel"], "N", "LLAMA_ARG_N_PARALLEL", "one sequence is decoded at a time").neutral(&["1"]),
-    refused(&["--rpc"], "SERVERS", "LLAMA_ARG_RPC", "computing on other machines is not implemented"),
     no_effect(&["-lzm", "--lazy-mode"], "MODE", "LLAMA_ARG_LAZY_MODE", "tensors are read as --load-mode says"),
-    refused(&["-dev", "--device"], "<dev1,dev2,..>", "LLAMA_ARG_DEVICE", "this build computes on the CPU").neutral(&["none"]),
-    no_effect(&["-ot", "--override-tensor"], "<tensor name pattern>=<buffer type>,...", "LLAMA_ARG_OVERRIDE_TENSOR", GPU),
-    no_effect(&["-cmoe", "--cpu-moe"], "", "LLAMA_ARG_CPU_MOE", GPU),
-    no_effect(&["-ncmoe", "--n-cpu-moe"], "N", "LLAMA_ARG_N_CPU_MOE", GPU),
-    no_effect(&["-ncffn", "--n-cpu-ffn"], "N", "LLAMA_ARG_N_CPU_FFN", GPU),
-    no_effect(&["-sm", "--split-mode"], "{none,layer,row,tensor}", "LLAMA_ARG_SPLIT_MODE", GPU),
-    no_effect(&["-ts", "--tensor-split"], "N0,N1,N2,...", "LLAMA_ARG_TENSOR_SPLIT", GPU),
-    no_effect(&["-mg", "--main-gpu"], "INDEX", "LLAMA_ARG_MAIN_GPU", GPU),
-    no_effect(&["-fit", "--fit"], "[on|off]", "LLAMA_ARG_FIT", "the size of the context is what -c says"),
-    no_effect(&["-fitt", "--fit-target"], "MiB0,MiB1,MiB2,...", "LLAMA_ARG_FIT_TARGET", GPU),
-    no_effect(&["-fitc", "--fit-ctx"], "N", "LLAMA_ARG_FIT_CTX", "the size of the context is what -c says"),
-    no_effect(&["--op-offload"], "", "", GPU).off_by(&["--no-op-offload"]),
     refused(&["-dr", "--docker-repo"], "[<repo>/]<model>[:quant]", "LLAMA_ARG_DOCKER_REPO", DOCKER),
     no_effect(&["--reasoning-format"], "FORMAT", "LLAMA_ARG_THINK", REASONING).neutral(&["none", "auto"]),
     no_effect(&["--reasoning-budget-message"], "MESSAGE", "LLAMA_ARG_THINK_BUDGET_MESSAGE", REASONING),

@@ -13,6 +13,7 @@ mod prompt_cache;
 mod room;
 
 use super::console::{is_closed, Console, Style};
+use super::device;
 use super::help;
 use super::high::HighArgs;
 use super::input::{Input, Typed};
@@ -53,10 +54,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
         Some(Special::Help) => print!("{}", help::help()),
         Some(Special::Version) => eprint!("{}", help::version()),
         Some(Special::Methods) => print!("{}", help::methods()),
-        // Models are computed on the CPU, which llama.cpp does not list either.
-        Some(Special::Devices) => print!("Available devices:\n  (none)\n"),
         Some(Special::CompletionBash) => print!("{}", help::completion_bash()),
-        Some(Special::CacheList) => match source::list(&env) {
+        Some(special @ (Special::CacheList | Special::Devices)) => match list(special, &low) {
             Ok(list) => print!("{list}"),
             Err(e) => {
                 eprintln!("{e}");
@@ -66,6 +65,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
         None => return run(low),
     }
     0
+}
+
+fn list(special: Special, low: &LowArgs) -> Result<String> {
+    match special {
+        Special::Devices => device::list(&low.devices),
+        _ => source::list(&env),
+    }
 }
 
 fn env(name: &str) -> Option<OsString> {
@@ -120,9 +126,9 @@ fn load_and_run(
     let _ = rayon::ThreadPoolBuilder::new().num_threads(args.n_threads_batch).build_global();
     let mut perf = Perf::start();
     console.progress("loading the model");
-    let loaded = setup::load(&args)?;
     let mut notices = Vec::new();
-    let mut session = setup::session(&args, &loaded.model, &mut |text| notices.push(text))?;
+    let loaded = setup::load(&args, &mut |text| notices.push(text))?;
+    let mut session = setup::session(&args, &loaded)?;
     console.clear_progress();
     for notice in notices {
         console.message(WARN, &format!("warning: {notice}"));
