@@ -441,10 +441,25 @@ unsafe extern "C" {
     pub fn ggml_set_input(tensor: *mut ggml_tensor);
     pub fn ggml_set_output(tensor: *mut ggml_tensor);
     pub fn ggml_add(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_add_id(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        ids: *mut ggml_tensor,
+    ) -> *mut ggml_tensor;
     pub fn ggml_sub(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_mul(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_div(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_sqr(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_sum_rows(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_repeat_4d(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        ne0: i64,
+        ne1: i64,
+        ne2: i64,
+        ne3: i64,
+    ) -> *mut ggml_tensor;
     pub fn ggml_concat(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -461,6 +476,13 @@ unsafe extern "C" {
     pub fn ggml_reglu_split(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_geglu_split(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_swiglu_split(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
+    pub fn ggml_swiglu_oai(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        b: *mut ggml_tensor,
+        alpha: f32,
+        limit: f32,
+    ) -> *mut ggml_tensor;
     pub fn ggml_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
     pub fn ggml_rms_norm(ctx: *mut ggml_context, a: *mut ggml_tensor, eps: f32) -> *mut ggml_tensor;
     pub fn ggml_mul_mat(ctx: *mut ggml_context, a: *mut ggml_tensor, b: *mut ggml_tensor) -> *mut ggml_tensor;
@@ -485,6 +507,14 @@ unsafe extern "C" {
         ne0: i64,
         ne1: i64,
         ne2: i64,
+    ) -> *mut ggml_tensor;
+    pub fn ggml_reshape_4d(
+        ctx: *mut ggml_context,
+        a: *mut ggml_tensor,
+        ne0: i64,
+        ne1: i64,
+        ne2: i64,
+        ne3: i64,
     ) -> *mut ggml_tensor;
     pub fn ggml_view_1d(ctx: *mut ggml_context, a: *mut ggml_tensor, ne0: i64, offset: usize) -> *mut ggml_tensor;
     pub fn ggml_view_2d(
@@ -533,6 +563,8 @@ unsafe extern "C" {
         b: *mut ggml_tensor,
         c: *mut ggml_tensor,
     ) -> *mut ggml_tensor;
+    pub fn ggml_clamp(ctx: *mut ggml_context, a: *mut ggml_tensor, min: f32, max: f32) -> *mut ggml_tensor;
+    pub fn ggml_soft_max(ctx: *mut ggml_context, a: *mut ggml_tensor) -> *mut ggml_tensor;
     pub fn ggml_soft_max_ext(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -540,6 +572,7 @@ unsafe extern "C" {
         scale: f32,
         max_bias: f32,
     ) -> *mut ggml_tensor;
+    pub fn ggml_soft_max_add_sinks(a: *mut ggml_tensor, sinks: *mut ggml_tensor);
     pub fn ggml_rope_ext(
         ctx: *mut ggml_context,
         a: *mut ggml_tensor,
@@ -555,6 +588,8 @@ unsafe extern "C" {
         beta_fast: f32,
         beta_slow: f32,
     ) -> *mut ggml_tensor;
+    pub fn ggml_fill(ctx: *mut ggml_context, a: *mut ggml_tensor, c: f32) -> *mut ggml_tensor;
+    pub fn ggml_argsort_top_k(ctx: *mut ggml_context, a: *mut ggml_tensor, k: ::core::ffi::c_int) -> *mut ggml_tensor;
     pub fn ggml_flash_attn_ext(
         ctx: *mut ggml_context,
         q: *mut ggml_tensor,
@@ -566,6 +601,7 @@ unsafe extern "C" {
         logit_softcap: f32,
     ) -> *mut ggml_tensor;
     pub fn ggml_flash_attn_ext_set_prec(a: *mut ggml_tensor, prec: ggml_prec);
+    pub fn ggml_flash_attn_ext_add_sinks(a: *mut ggml_tensor, sinks: *mut ggml_tensor);
     pub fn ggml_custom_4d(
         ctx: *mut ggml_context,
         type_: ggml_type,

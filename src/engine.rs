@@ -139,6 +139,12 @@ impl Engine {
                 options.ty_v
             )));
         }
+        if options.n_ctx > model.hp.n_pos_max {
+            return Err(Error::Usage(format!(
+                "-c {}: contexts of this model end at {} tokens",
+                options.n_ctx, model.hp.n_pos_max
+            )));
+        }
         options.n_ubatch = options.n_ubatch.clamp(1, options.n_ctx.max(1));
         options.threads.n_threads = options.n_threads.max(options.n_threads_batch).max(1);
         if let Some(batch) = &mut options.threads_batch {
@@ -203,7 +209,7 @@ impl Engine {
         record: &mut Recorded,
         mut on_ubatch: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>,
     ) -> Result<()> {
-        let room = self.cache.room();
+        let room = self.cache.room().min(self.model.hp.n_pos_max - self.cache.n_past());
         if tokens.len() > room {
             return Err(Error::Context {
                 what: format!(
@@ -271,6 +277,8 @@ impl Engine {
         let compressed = self.cache.is_compressed();
         match self.options.flash_attn {
             FlashAttn::Off => Attention::Explicit,
+            // The kernel knows no distances.
+            _ if self.model.hp.alibi_max_bias > 0.0 => Attention::Flash,
             FlashAttn::Auto if appends && n_tokens == 1 && (compressed || end > KERNEL_FROM) => Attention::Kernel,
             FlashAttn::Auto if appends && compressed && !self.has_ring() => Attention::Kernel,
             FlashAttn::Auto | FlashAttn::On => Attention::Flash,
@@ -358,9 +366,14 @@ impl Engine {
         let as_i32 = |x: &[u32]| x.iter().map(|&v| v as i32).collect::<Vec<_>>();
         let (sched, cache, inputs) = (&mut self.sched, &self.cache, &g.inputs);
         sched.write(&g.graph, &inputs.tokens, &as_i32(tokens))?;
-        // Architectures without rotation leave the positions unused, and ggml then gives them no memory.
-        if self.model.hp.rope.iter().any(|r| r.kind != crate::cache::rope::RopeKind::None) {
+        // What no operation of the graph reads, ggml gives no memory: positions without rotation, for example.
+        if inputs.pos.has_memory() {
             sched.write(&g.graph, &inputs.pos, &as_i32(pos))?;
+        }
+        if let (Some(t), Some(temperature)) = (&inputs.q_scale, self.model.hp.temperature) {
+            if t.has_memory() {
+                sched.write(&g.graph, t, &pos.iter().map(|&p| temperature.at(p)).collect::<Vec<_>>())?;
+            }
         }
         for home in &inputs.homes {
             sched.write(&g.graph, &home.rows, &cache.rows(pos, &home.layers))?;
@@ -381,7 +394,11 @@ impl Engine {
             sched.write(&g.graph, t, &vec![1.0f32; t.n_elements()])?;
         }
         if let Some(t) = inputs.mask_dense.as_ref().filter(|_| has(Layout::Dense)) {
-            sched.write(&g.graph, t, &cache.mask_dense(pos, g.spec.n_kv))?;
+            let mask = match self.model.hp.alibi_max_bias > 0.0 {
+                true => cache.mask_alibi(pos, g.spec.n_kv),
+                false => cache.mask_dense(pos, g.spec.n_kv),
+            };
+            sched.write(&g.graph, t, &mask)?;
         }
         if let Some(t) = inputs.mask_ring.as_ref().filter(|_| has(Layout::Ring)) {
             sched.write(&g.graph, t, &cache.mask_ring(pos, g.spec.n_kv_ring))?;

@@ -4,6 +4,7 @@
 //! once, so that memory never exceeds the full cache and what those layers become.
 
 use crate::cache::mirror::Mirror;
+use crate::cache::rope::Rope;
 use crate::cache::view::{Hidden, Probe, ProbeKind, Probes, Source, View};
 use crate::compress::{Budget, Named, Needs};
 use crate::engine::{Engine, Recorded, Taps, N_PROJ};
@@ -131,7 +132,7 @@ impl Source for EngineSource<'_> {
         let wo = match &*last {
             Some((at, wo)) if *at == il => wo.clone(),
             _ => {
-                let wo = Arc::new(model.dequantize(&format!("blk.{il}.attn_output.weight"))?);
+                let wo = Arc::new(model.output_matrix(il)?);
                 *last = Some((il, wo.clone()));
                 wo
             }
@@ -225,6 +226,7 @@ fn probes(needs: &Needs, n_prompt: usize, prompt: Recorded, lookahead: Recorded,
 /// What all views of a pass share.
 struct Scene<'a> {
     hp: &'a Hparams,
+    rope: &'a [Rope],
     layers: &'a [usize],
     n_tokens: usize,
     probes: &'a Probes,
@@ -245,7 +247,8 @@ impl Scene<'_> {
             n_tokens: self.n_tokens,
             kq_scale: self.hp.kq_scale,
             logit_softcap: self.hp.attn_softcap,
-            rope: &self.hp.rope,
+            sinks: &self.hp.sinks,
+            rope: self.rope,
             probes: self.probes,
             hidden: self.hidden,
             attention_mass: self.attention_mass,
@@ -271,6 +274,10 @@ pub fn run(
     room: usize,
 ) -> Result<Report> {
     let start = Instant::now();
+    if engine.model().hp.alibi_max_bias > 0.0 {
+        // A merged entry would have to stand at all the distances of its tokens.
+        return Err(Error::unsupported("compression", "a model with ALiBi, whose entries count by their distance"));
+    }
     let Material { first, prompt, mut prompt_record, mut lookahead_record } = material;
     for pos in prompt_record.pos.iter_mut().chain(&mut lookahead_record.pos) {
         *pos -= first as u32;
@@ -285,8 +292,16 @@ pub fn run(
     let hidden = Hidden { layers: std::mem::take(&mut prompt_record.hidden), n_proj: N_PROJ };
     let attention_mass = std::mem::take(&mut prompt_record.attention_mass);
     let probes = probes(&needs, n_tokens, prompt_record, lookahead_record, engine)?;
-    let scene =
-        Scene { hp: &hp, layers: &layers, n_tokens, probes: &probes, hidden: &hidden, attention_mass: &attention_mass };
+    let rope = hp.rope_in(engine.options().n_ctx);
+    let scene = Scene {
+        hp: &hp,
+        rope: &rope,
+        layers: &layers,
+        n_tokens,
+        probes: &probes,
+        hidden: &hidden,
+        attention_mass: &attention_mass,
+    };
     engine.drop_graph();
     let moved_before = Transfers::now();
     let mirror = Mirror::new(&engine.cache);

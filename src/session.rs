@@ -143,7 +143,8 @@ impl Session {
 
     /// Tokens that may still be decoded.
     pub fn n_left(&self) -> usize {
-        self.engine.cache.n_left(self.engine.model().hp.n_ctx_train)
+        let hp = &self.engine.model().hp;
+        self.engine.cache.n_left(hp.n_ctx_train.min(hp.n_pos_max))
     }
 
     /// Passes that have run.
@@ -211,7 +212,7 @@ impl Session {
     pub fn shift(&mut self, n_keep: usize) -> Result<usize> {
         let n_discard = self.engine.cache.n_past().saturating_sub(n_keep) / 2;
         let model = self.engine.model().clone();
-        self.engine.cache.shift(n_keep, n_discard, &model.hp.rope)?;
+        self.engine.cache.shift(n_keep, n_discard, &model.hp.rope_in(self.engine.options().n_ctx))?;
         self.tokens.drain(n_keep..n_keep + n_discard);
         self.n_dropped += n_discard;
         Ok(n_discard)

@@ -32,6 +32,19 @@ impl KvCache {
         out
     }
 
+    /// Negated distances where a token sees an entry: what ALiBi's slopes are multiplied with. Shapes: `{n_kv, pos.len()}`.
+    pub fn mask_alibi(&self, pos: &[u32], n_kv: usize) -> Vec<u16> {
+        let mut out = vec![HIDDEN; n_kv * pos.len()];
+        for (row, &p) in out.chunks_exact_mut(n_kv).zip(pos) {
+            let distances: Vec<f32> = (0..=p).map(|t| t as f32 - p as f32).collect();
+            let mut bytes = vec![0u8; distances.len() * 2];
+            if Type::F16.from_f32(&distances, distances.len(), &mut bytes) {
+                row.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(x, b)| *x = u16::from_le_bytes([b[0], b[1]]));
+            }
+        }
+        out
+    }
+
     /// Mask of a sliding-window layer after the batch was stored. Shapes: `{n_kv_ring, pos.len()}`.
     pub fn mask_ring(&self, pos: &[u32], n_kv_ring: usize) -> Vec<u16> {
         let ring = self.n_ring();

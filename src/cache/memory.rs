@@ -21,6 +21,8 @@ pub struct Memory {
     pub n_tokens: usize,
     /// Logit soft-cap, 0 = none.
     pub logit_softcap: f32,
+    /// Sinks by layer and query head.
+    pub sinks: Vec<Vec<f32>>,
     /// Keys, rotated, per layer and KV head (`il * n_head_kv + g`). Shapes: `{head_dim_k, n_tokens}`.
     pub keys: Vec<Vec<f32>>,
     /// Values, as `keys`. Shapes: `{head_dim_v, n_tokens}`.
@@ -49,6 +51,7 @@ impl Memory {
             n_tokens: self.n_tokens,
             kq_scale: 1.0 / (self.head_dim_k as f32).sqrt(),
             logit_softcap: self.logit_softcap,
+            sinks: &self.sinks,
             rope: &self.rope,
             probes: &self.probes,
             hidden: &self.hidden,

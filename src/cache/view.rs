@@ -114,6 +114,8 @@ pub struct View<'a> {
     pub kq_scale: f32,
     /// Logit soft-cap of the attention, 0 = none (`cap * tanh(s / cap)`).
     pub logit_softcap: f32,
+    /// Logits that only the denominator of the softmax has, by layer and query head; empty where a layer has none.
+    pub sinks: &'a [Vec<f32>],
     /// How the model rotates each layer, indexed by `il`.
     pub rope: &'a [Rope],
     /// Tapped queries.

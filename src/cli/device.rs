@@ -225,7 +225,8 @@ pub fn fit(
 ) -> Result<(Offload, usize)> {
     let (low, asked) = (&args.low, &args.low.devices);
     // llama.cpp rounds the context up, too.
-    let want = if low.n_ctx == 0 { hp.n_ctx_train } else { low.n_ctx.next_multiple_of(CTX_STEP) };
+    let trained_for = hp.n_ctx_train.min(hp.n_pos_max);
+    let want = if low.n_ctx == 0 { trained_for } else { low.n_ctx.next_multiple_of(CTX_STEP) };
     let free: Vec<Option<u64>> = devices.iter().map(|d| Some(d.memory().0 as u64).filter(|&n| n > 0)).collect();
     let by_memory = || free.iter().map(|f| f.map_or(1.0, |f| f as f64)).collect::<Vec<_>>();
     let mut shares = if asked.shares.is_empty() { by_memory() } else { asked.shares.clone() };

@@ -101,6 +101,8 @@ pub struct Ragged<'a> {
     pub softcap: f32,
     /// The rows that each head attends to when the graph runs.
     pub spans: &'a Arc<LayerSpans>,
+    /// A logit per query head that only the denominator has. Shapes: `{n_head} f32`.
+    pub sinks: Option<&'a Tensor>,
 }
 
 impl Context {
@@ -116,10 +118,11 @@ impl Context {
         let flat = nk[2..] == [1, 1] && nv[2..] == [1, 1] && nq[3] == 1;
         let fit = nq[0] == nk[0] && nk[1] == nv[1] && r.n_head_kv > 0 && nq[1] % r.n_head_kv == 0;
         let packed = q.is_contiguous() && k.is_contiguous() && v.is_contiguous();
-        if !(flat && fit && packed && q.ty() == Type::F32) {
+        let sinks_fit = r.sinks.is_none_or(|s| s.ty() == Type::F32 && s.is_contiguous() && s.n_elements() == nq[1]);
+        if !(flat && fit && packed && sinks_fit && q.ty() == Type::F32) {
             return Err(Error::shape(
                 "ragged_attn",
-                "contiguous queries {d, n_head, n_tokens} and pools {d, n_rows}",
+                "contiguous queries {d, n_head, n_tokens}, pools {d, n_rows} and sinks {n_head}",
                 format!("{q:?}, {k:?}, {v:?}"),
             ));
         }
@@ -137,10 +140,12 @@ impl Context {
             n_chunk,
         });
         if n_tokens > 1 {
-            return self.custom(&[q, k, v], [dv, n_head, n_tokens, 1], whole, params);
+            let args: Vec<&Tensor> = [q, k, v].into_iter().chain(r.sinks).collect();
+            return self.custom(&args, [dv, n_head, n_tokens, 1], whole, params);
         }
         let partial = self.custom(&[q, k, v], [dv + 2, n_group, n_chunk, r.n_head_kv], partials, params.clone())?;
-        self.custom(&[&partial], [dv, n_head, 1, 1], combine, params)
+        let args: Vec<&Tensor> = [&partial].into_iter().chain(r.sinks).collect();
+        self.custom(&args, [dv, n_head, 1, 1], combine, params)
     }
 
     fn custom(&self, args: &[&Tensor], ne: [usize; 4], f: Kernel, params: Arc<Params>) -> Result<Tensor> {
@@ -288,6 +293,26 @@ fn reset(state: &mut [f32], dv: usize) {
     }
 }
 
+/// The sinks, which are source `i` of a node where there are any.
+///
+/// # Safety
+/// `dst` must be a running node made by [`Context::ragged_attn`].
+unsafe fn sinks<'a>(dst: *const sys::ggml_tensor, i: usize) -> Option<&'a [f32]> {
+    // SAFETY: by the caller, the source is null or a live tensor of f32 with memory during the run.
+    unsafe {
+        let t = (*dst).src[i];
+        (!t.is_null()).then(|| std::slice::from_raw_parts((*t).data.cast(), sys::ggml_nelements(t) as usize))
+    }
+}
+
+/// Begins a result with what the denominator has before any entry: the sink's exponential, whose value is nothing.
+fn begin(state: &mut [f32], dv: usize, sinks: Option<&[f32]>) {
+    reset(state, dv);
+    for (s, &sink) in state.chunks_exact_mut(dv + 2).zip(sinks.unwrap_or_default()) {
+        (s[0], s[1]) = (sink, 1.0);
+    }
+}
+
 /// The chunks of a head for token `j` of the batch, in the order in which they are merged.
 fn chunks(head: &HeadSpan, j: usize) -> impl Iterator<Item = Chunk> + '_ {
     let new = Chunk { row: head.new_row, n: j + 1 };
@@ -353,20 +378,21 @@ unsafe extern "C" fn partials(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, us
 unsafe extern "C" fn combine(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
     guarded(|| {
         // SAFETY: as in `partials`; source 0 is its output.
-        let (p, parts, dv) = unsafe {
+        let (p, parts, dv, sinks) = unsafe {
             let src = (*dst).src[0];
             let p = &*userdata.cast::<Params>();
             (
                 p,
                 std::slice::from_raw_parts((*src).data.cast::<f32>(), sys::ggml_nelements(src) as usize),
                 (*dst).ne[0] as usize,
+                sinks(dst, 1),
             )
         };
         let size = p.n_group * (dv + 2);
         let mut total = vec![0.0; dv + 2];
         for h in (ith as usize..p.n_head_kv * p.n_group).step_by(nth as usize) {
             let (g, r) = (h / p.n_group, h % p.n_group);
-            reset(&mut total, dv);
+            begin(&mut total, dv, sinks.map(|s| &s[h..=h]));
             for n in 0..p.n_chunk {
                 let block = &parts[(g * p.n_chunk + n) * size..][..size];
                 if block[1] < 0.0 {
@@ -385,7 +411,8 @@ unsafe extern "C" fn combine(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, use
 unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
     guarded(|| {
         // SAFETY: as in `partials`.
-        let (p, call) = unsafe { (&*userdata.cast::<Params>(), Call::new(dst, &*userdata.cast::<Params>())) };
+        let (p, call, sinks) =
+            unsafe { (&*userdata.cast::<Params>(), Call::new(dst, &*userdata.cast::<Params>()), sinks(dst, 3)) };
         let state = p.spans.0.read().unwrap_or_else(|e| e.into_inner());
         let mut scratch = Scratch::default();
         let (dv, r) = (call.v.dim, p.n_group);
@@ -394,7 +421,7 @@ unsafe extern "C" fn whole(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userd
             let (j, g) = (item / p.n_head_kv, item % p.n_head_kv);
             let Some(head) = state.heads.get(g) else { continue };
             call.queries(g, j, &mut q);
-            reset(&mut total, dv);
+            begin(&mut total, dv, sinks.map(|s| &s[g * r..(g + 1) * r]));
             for chunk in chunks(head, j) {
                 call.chunk(&q, chunk, &state.bias, &mut scratch, &mut part);
                 for (from, to) in part.chunks_exact(dv + 2).zip(total.chunks_exact_mut(dv + 2)) {

@@ -61,6 +61,15 @@ impl Type {
         unsafe { sys::ggml_is_quantized(self.0) }
     }
 
+    /// Whether the CPU multiplies matrices of this type; types of activations inside ggml are none of weights.
+    pub fn multiplies(self) -> bool {
+        // SAFETY: ids are below GGML_TYPE_COUNT by construction; both tables are static.
+        unsafe {
+            let (traits, cpu) = (sys::ggml_get_type_traits(self.0), sys::ggml_get_type_traits_cpu(self.0));
+            (*cpu).vec_dot.is_some() && (self == Type::F32 || (*traits).to_float.is_some())
+        }
+    }
+
     /// Turns rows of this type into `f32`. Returns false when ggml has no conversion for the type.
     ///
     /// # Panics
@@ -101,6 +110,16 @@ impl Type {
     /// # Panics
     /// When the sizes do not fit together.
     pub fn from_f32(self, src: &[f32], n_per_row: usize, dst: &mut [u8]) -> bool {
+        // SAFETY: the function only reads a number.
+        !unsafe { sys::ggml_quantize_requires_imatrix(self.0) } && self.quantize(src, n_per_row, None, dst)
+    }
+
+    /// The same with the importance of each place in a row. Returns false when ggml cannot.
+    ///
+    /// # Panics
+    /// When the sizes do not fit together.
+    pub fn quantize(self, src: &[f32], n_per_row: usize, importance: Option<&[f32]>, dst: &mut [u8]) -> bool {
+        assert!(importance.is_none_or(|i| i.len() == n_per_row));
         assert!(n_per_row > 0 && src.len().is_multiple_of(n_per_row) && n_per_row.is_multiple_of(self.block_size()));
         assert_eq!(dst.len(), self.row_size(src.len()));
         if self == Type::F32 {
@@ -109,15 +128,14 @@ impl Type {
             }
             return true;
         }
-        // SAFETY: sizes were checked above; ggml_quantize_chunk writes exactly row_size(src.len()) bytes.
+        // SAFETY: the function only reads a number.
+        let needs_importance = unsafe { sys::ggml_quantize_requires_imatrix(self.0) };
+        if !self.multiplies() || (importance.is_none() && needs_importance) {
+            return false;
+        }
+        // SAFETY: ggml converts to every type that it multiplies; sizes were checked above, and exactly row_size(src.len())
+        // bytes are written.
         unsafe {
-            if sys::ggml_quantize_requires_imatrix(self.0)
-                || (*sys::ggml_get_type_traits(self.0)).from_float_ref.is_none()
-                    && self.0 != sys::GGML_TYPE_F16
-                    && self.0 != sys::GGML_TYPE_BF16
-            {
-                return false;
-            }
             let n_rows = (src.len() / n_per_row) as i64;
             sys::ggml_quantize_chunk(
                 self.0,
@@ -126,7 +144,7 @@ impl Type {
                 0,
                 n_rows,
                 n_per_row as i64,
-                std::ptr::null(),
+                importance.map_or(std::ptr::null(), <[f32]>::as_ptr),
             ) == dst.len()
         }
     }

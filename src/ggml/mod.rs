@@ -31,7 +31,7 @@ pub use dtype::Type;
 pub use graph::{Graph, Scheduler};
 pub use memory::{available_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes, trim};
 pub use mmap::Mmap;
-pub use ops::{Act, RopeParams};
+pub use ops::{Act, Logits, RopeParams};
 pub use rpc::{add_server, serve, SERVER_PORT};
 pub use tensor::Tensor;
 pub use transfer::Transfers;

@@ -63,6 +63,11 @@ impl Tensor {
         unsafe { sys::ggml_is_contiguous(self.raw()) }
     }
 
+    /// Whether it has memory: a scheduler gives none to inputs that no operation reads.
+    pub fn has_memory(&self) -> bool {
+        !self.header().buffer.is_null()
+    }
+
     /// Its name.
     pub fn name(&self) -> String {
         self.header().name.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect()

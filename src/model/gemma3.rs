@@ -1,8 +1,10 @@
 //! Gemma 3: sliding-window layers with a rotation base of their own, normalised queries and keys, normalisation after each block.
 //!
-//! Source: llama.cpp `src/models/gemma3.cpp`.
+//! Source: llama.cpp `src/models/gemma3.cpp`. A pass leaves the layers that slide alone: they hold their window only.
 
-use super::{Architecture, Build, Hparams, Layer, Loader, Reader, Weights};
+use super::blocks::Decoder;
+use super::weights::Gate;
+use super::{Architecture, Build, Hparams, Loader, Reader, Weights};
 use crate::cache::rope::RopeKind;
 use crate::error::Result;
 use crate::ggml::Act;
@@ -36,35 +38,19 @@ impl Architecture for Arch {
     }
 
     fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
-        let mut w = Weights::base(loader, hp)?;
-        for (il, l) in w.layers.iter_mut().enumerate() {
-            l.load_attn(loader, hp, il)?;
-            l.load_qk_norm(loader, hp, il)?;
-            l.load_ffn(loader, hp, il)?;
-            l.attn_post_norm = Some(loader.tensor(&format!("blk.{il}.post_attention_norm.weight"), &[hp.n_embd])?);
-            l.ffn_post_norm = Some(loader.tensor(&format!("blk.{il}.post_ffw_norm.weight"), &[hp.n_embd])?);
-        }
-        Ok(w)
+        Weights::load(loader, hp, |l, b| {
+            l.attn_norm = b.norm("attn_norm")?;
+            b.attn(l)?;
+            b.head_norms(l, false, true)?;
+            l.attn_post_norm = b.norm("post_attention_norm")?;
+            l.ffn_norm = b.norm("ffn_norm")?;
+            l.ffn = b.ffn(Gate::Own)?;
+            l.ffn_post_norm = b.norm("post_ffw_norm")?;
+            Ok(())
+        })
     }
 
     fn graph(&self, b: &mut Build) -> Result<()> {
-        let mut inp = b.embed()?;
-        for il in 0..b.model.hp.n_layer {
-            let l: Layer = b.layer(il);
-            let x = b.rms_norm(&inp, b.need(&l.attn_norm, "attn_norm")?)?;
-            let (q, k, v) = b.qkv(&x, &l)?;
-            let (q, k) = b.qk_norm(q, k, &l)?;
-            let (q, k) = (b.rope(&q, il)?.named(&format!("Qcur-{il}")), b.rope(&k, il)?.named(&format!("Kcur-{il}")));
-            let q = b.ctx.scale(&q, b.model.hp.q_scale)?;
-            let Some(cur) = b.attn(il, &q, &k, &v, &l)? else { return Ok(()) };
-            let (cur, skip) = b.select_out(il, cur, inp)?;
-            let cur = b.rms_norm(&cur, b.need(&l.attn_post_norm, "post_attention_norm")?)?;
-            let sa_out = b.ctx.add(&cur, &skip)?.named(&format!("sa_out-{il}"));
-            let x = b.rms_norm(&sa_out, b.need(&l.ffn_norm, "ffn_norm")?)?;
-            let x = b.rms_norm(&b.ffn(&x, &l, Act::Gelu)?, b.need(&l.ffn_post_norm, "post_ffw_norm")?)?;
-            inp = b.ctx.add(&x, &sa_out)?;
-            inp = b.layer_out(il, inp)?;
-        }
-        b.output(&inp)
+        b.decoder(Decoder { act: Act::Gelu, ..Decoder::default() })
     }
 }

@@ -83,6 +83,8 @@ pub struct Inputs {
     pub tokens: Tensor,
     /// Shapes: `{n_tokens} i32`.
     pub pos: Tensor,
+    /// Factors on the queries, where the model has any. Shapes: `{1, 1, n_tokens} f32`.
+    pub q_scale: Option<Tensor>,
     /// One per kind of memory that caches live in.
     pub homes: Vec<Home>,
     /// Tokens whose logits are wanted. Shapes: `{n_out} i32`.
@@ -147,7 +149,8 @@ pub fn graph_size(model: &Model) -> usize {
     let hp = &model.hp;
     // Attention over a pool by ggml's own operations takes a few nodes per KV head, an adapter of a weight four.
     let n_adapted: usize = model.adapters.loras.iter().map(|lora| lora.n_weights()).sum();
-    hp.n_layer * (80 + 9 * hp.n_head_kv) + 5 * n_adapted + 256
+    let n_of_experts = if hp.routing.n_expert > 0 { 60 + 2 * hp.routing.n_used } else { 0 };
+    hp.n_layer * (80 + 10 * hp.n_head_kv + n_of_experts) + 5 * n_adapted + 256
 }
 
 impl ModelGraph {
@@ -199,6 +202,10 @@ impl Inputs {
         Ok(Inputs {
             tokens: ids(n, "inp_tokens")?,
             pos: ids(n, "inp_pos")?,
+            q_scale: match &model.hp.temperature {
+                Some(_) => Some(ctx.input(Type::F32, &[1, 1, n])?.named("inp_q_scale")),
+                None => None,
+            },
             out_ids: if spec.n_out > 0 && spec.n_out < n { Some(ids(spec.n_out, "inp_out_ids")?) } else { None },
             tap_ids: if spec.n_tap > 0 && spec.n_tap < n { Some(ids(spec.n_tap, "inp_tap_ids")?) } else { None },
             mask_dense: if has(&Layout::Dense) { Some(mask(spec.n_kv, "mask_dense")?) } else { None },

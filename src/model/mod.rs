@@ -1,6 +1,6 @@
 //! Models (stage 3 of the flow): hyperparameters, weights and the graph of one forward pass, one file per architecture.
 //!
-//! A new architecture is one file here, named like `general.architecture`, and one word in `architectures!`.
+//! A new architecture is one file here, named like `general.architecture` (`-` as `_`), and one word in `architectures!`.
 
 mod adapter;
 mod blocks;
@@ -9,21 +9,26 @@ mod describe;
 mod fingerprint;
 mod graph;
 mod hparams;
+mod loader;
 mod offload;
 mod placement;
 mod rotation;
+mod routing;
 mod weights;
 
 pub use adapter::{Adapters, Control, Lora};
+use blocks::latent;
 pub use blocks::rope_params;
 pub use graph::{graph_size, Attention, Build, GraphSpec, Home, Inputs, ModelGraph, Outputs};
-pub use hparams::{Hparams, Reader};
+pub use hparams::{Hparams, Reader, Temperature};
+pub use loader::{LoadOptions, Loader};
 pub use offload::{layer_of, Offload};
 pub use rotation::{RopeOptions, RopeScaling};
-pub use weights::{Layer, LoadOptions, Loader, Weights};
+pub use routing::{Gating, Routing};
+pub use weights::{Experts, Ffn, Latent, Layer, Linear, Norm, Weights};
 
 use crate::error::{Error, Result};
-use crate::ggml::{Mmap, Type};
+use crate::ggml::{Mmap, Tensor, Type};
 use crate::gguf::Gguf;
 use std::path::Path;
 
@@ -58,7 +63,11 @@ macro_rules! architectures {
         pub static ARCHITECTURES: &[&dyn Architecture] = &[$(&$name::Arch),*];
     };
 }
-architectures! { llama, qwen2, qwen3, gemma3 }
+architectures! {
+    llama, qwen2, qwen3, gemma3, gemma2, gemma, phi3, phi2, qwen2moe, qwen3moe, granite, granitemoe, olmo2, olmoe, smollm3,
+    gpt_oss, command_r, cohere2, stablelm, starcoder2, falcon, gpt2, gptneox, glm4, mistral3, exaone, minicpm, internlm2,
+    nemotron, seed_oss, baichuan, deepseek2, llama4,
+}
 
 /// The architecture of a model file.
 ///
@@ -113,7 +122,36 @@ impl Model {
             let factors = model.dequantize(&t.name())?;
             model.hp.rope.iter_mut().for_each(|rope| rope.freq_factors.clone_from(&factors));
         }
+        for layer in &model.weights.layers {
+            let values = layer.attn_sinks.as_ref().map(|t| model.dequantize(&t.name())).transpose()?;
+            model.hp.sinks.push(values.unwrap_or_default());
+        }
+        if let Some(t) = &model.weights.rope_freqs_long {
+            model.hp.freq_factors_long = model.dequantize(&t.name())?;
+        }
         Ok(model)
+    }
+
+    /// The frequency divisors in a context of `n_ctx` tokens.
+    pub fn rope_freqs(&self, n_ctx: usize) -> Option<&Tensor> {
+        let long = self.weights.rope_freqs_long.as_ref().filter(|_| self.hp.is_long(n_ctx));
+        long.or(self.weights.rope_freqs.as_ref())
+    }
+
+    /// The matrix that takes what the heads of a layer read from the cache to the residual stream.
+    /// Shapes: `{head_dim_v * n_head, n_embd}`.
+    ///
+    /// # Errors
+    /// As [`Model::dequantize`].
+    pub fn output_matrix(&self, il: usize) -> Result<Vec<f32>> {
+        let wo = self.dequantize(&format!("blk.{il}.attn_output.weight"))?;
+        match &self.weights.layers[il].latent {
+            None => Ok(wo),
+            Some(latent) => {
+                let v_b = self.dequantize(&latent.v_b.name())?;
+                Ok(latent::compose(&wo, &v_b, [latent.v_b.ne()[0], latent.v_b.ne()[1], self.hp.n_head]))
+            }
+        }
     }
 
     /// The architecture.

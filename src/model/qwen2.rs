@@ -1,5 +1,6 @@
 //! Qwen2 and Qwen2.5: llama's graph with biases on q, k, v and paired halves in the rotation. Source: llama.cpp `src/models/qwen2.cpp`.
 
+use super::blocks::Decoder;
 use super::{llama, Architecture, Build, Hparams, Loader, Reader, Weights};
 use crate::cache::rope::RopeKind;
 use crate::error::Result;
@@ -21,6 +22,6 @@ impl Architecture for Arch {
     }
 
     fn graph(&self, b: &mut Build) -> Result<()> {
-        llama::Arch.graph(b)
+        b.decoder(Decoder::default())
     }
 }

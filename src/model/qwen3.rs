@@ -1,6 +1,8 @@
 //! Qwen3: llama's graph with normalised queries and keys, and paired halves in the rotation. Source: llama.cpp `src/models/qwen3.cpp`.
 
-use super::{llama, Architecture, Build, Hparams, Loader, Reader, Weights};
+use super::blocks::Decoder;
+use super::weights::Gate;
+use super::{Architecture, Build, Hparams, Loader, Reader, Weights};
 use crate::cache::rope::RopeKind;
 use crate::error::Result;
 
@@ -17,14 +19,17 @@ impl Architecture for Arch {
     }
 
     fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
-        let mut w = llama::Arch.weights(loader, hp)?;
-        for (il, l) in w.layers.iter_mut().enumerate() {
-            l.load_qk_norm(loader, hp, il)?;
-        }
-        Ok(w)
+        Weights::load(loader, hp, |l, b| {
+            l.attn_norm = b.norm("attn_norm")?;
+            b.attn(l)?;
+            b.head_norms(l, false, true)?;
+            l.ffn_norm = b.norm("ffn_norm")?;
+            l.ffn = b.ffn(Gate::Own)?;
+            Ok(())
+        })
     }
 
     fn graph(&self, b: &mut Build) -> Result<()> {
-        llama::Arch.graph(b)
+        b.decoder(Decoder::default())
     }
 }

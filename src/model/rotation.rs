@@ -4,7 +4,7 @@
 //! YaRN is arXiv 2309.00071. As there, only the base and the scale of layers that see the whole context can be changed, and
 //! the magnitude of YaRN follows from its scale.
 
-use super::Reader;
+use super::{Hparams, Reader};
 use crate::cache::rope::{Rope, RopeKind};
 use crate::error::{Error, Result};
 
@@ -84,6 +84,27 @@ impl Reader<'_> {
             true => Ok(rope),
             false => Err(Error::Usage(format!("a RoPE scale of {} leaves no magnitude", rope.freq_scale))),
         }
+    }
+}
+
+impl Reader<'_> {
+    /// YaRN's bounds and the weight of its magnitude, for architectures whose files have them.
+    ///
+    /// # Errors
+    /// When one has another type or is not finite.
+    pub(super) fn yarn_of_file(&self, hp: &mut Hparams) -> Result<()> {
+        let asked = self.rope_options();
+        let (fast, slow) = (self.f32("rope.scaling.yarn_beta_fast")?, self.f32("rope.scaling.yarn_beta_slow")?);
+        let log_mul = self.f32("rope.scaling.yarn_log_multiplier")?.filter(|&x| x != 0.0);
+        for rope in &mut hp.rope {
+            rope.beta_fast = asked.yarn_beta_fast.or(fast).unwrap_or(rope.beta_fast);
+            rope.beta_slow = asked.yarn_beta_slow.or(slow).unwrap_or(rope.beta_slow);
+            if let Some(mul) = log_mul.filter(|_| rope.ext_factor != 0.0) {
+                let stretch = 0.1 * rope.freq_scale.recip().ln().max(0.0);
+                rope.attn_factor /= 1.0 + mul * stretch;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,43 +1,90 @@
-//! Weights: from the mapped file to tensors, each checked against the shape its architecture expects (stage 3 of the flow).
+//! Weights: the tensors of a model by their role, and how each part of a layer is loaded (stage 3 of the flow).
 //!
-//! A weight stays in the mapped file unless it is a device's (`offload`), or its type multiplies faster from one of the CPU's
-//! extra buffer types (`placement`).
+//! Names as in llama.cpp (`llama_layer`, `LLM_TENSOR_NAMES`). Biases are loaded wherever a file has them.
 
-use super::check;
 use super::hparams::Hparams;
-use super::offload::Offload;
-use super::placement::Placement;
-use super::rotation::RopeOptions;
-use crate::error::{Error, Result};
-use crate::ggml::{Buffer, BufferType, Context, Mmap, Tensor, Type};
-use crate::gguf::{Gguf, TensorInfo};
-use std::collections::HashMap;
-use std::sync::Arc;
+use super::loader::Loader;
+use crate::error::Result;
+use crate::ggml::Tensor;
 
-/// Tensors of one layer; `None` where the architecture has none. Names as in llama.cpp (`llama_layer`).
+/// A matrix, a factor on its products (NVFP4 has one) and the bias added to them.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub struct Linear {
+    pub w: Tensor,
+    /// Shapes: `{1}`, of experts `{n_expert}`.
+    pub scale: Option<Tensor>,
+    pub b: Option<Tensor>,
+}
+
+/// Weight and bias of a normalisation.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub struct Norm {
+    pub w: Tensor,
+    pub b: Option<Tensor>,
+}
+
+/// A feed-forward network. Without `gate`, `up` may hold the gate in its first half.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub struct Ffn {
+    pub gate: Option<Linear>,
+    pub up: Linear,
+    pub down: Linear,
+}
+
+/// Experts of a layer and what chooses among them. Shapes of the matrices: `{n_in, n_out, n_expert}`.
+#[derive(Clone)]
+pub struct Experts {
+    /// Shapes: `{n_embd, n_expert}`.
+    pub router: Linear,
+    /// Added to the scores for the choice only. Shapes: `{n_expert}`.
+    pub choice_bias: Option<Tensor>,
+    /// The networks.
+    pub ffn: Ffn,
+    /// The network that every token passes.
+    pub shared: Option<Ffn>,
+    /// Scores the shared network. Shapes: `{n_embd}`.
+    pub shared_router: Option<Tensor>,
+}
+
+/// Multi-head latent attention: one latent key and value for all heads.
+#[derive(Clone)]
+#[allow(missing_docs)]
+pub struct Latent {
+    pub q_a: Option<(Linear, Norm)>,
+    pub q: Linear,
+    pub kv_a: Linear,
+    pub kv_a_norm: Norm,
+    /// Shapes: `{head_dim - n_rot, n_latent, n_head}`.
+    pub k_b: Tensor,
+    /// Shapes: `{n_latent, head_dim_v, n_head}`.
+    pub v_b: Tensor,
+}
+
+/// Tensors of one layer; `None` where the architecture has none.
 #[derive(Clone, Default)]
 #[allow(missing_docs)]
 pub struct Layer {
-    pub attn_norm: Option<Tensor>,
-    pub wq: Option<Tensor>,
-    pub wk: Option<Tensor>,
-    pub wv: Option<Tensor>,
-    pub wo: Option<Tensor>,
-    pub bq: Option<Tensor>,
-    pub bk: Option<Tensor>,
-    pub bv: Option<Tensor>,
-    pub bo: Option<Tensor>,
-    pub attn_q_norm: Option<Tensor>,
-    pub attn_k_norm: Option<Tensor>,
-    pub attn_post_norm: Option<Tensor>,
-    pub ffn_norm: Option<Tensor>,
-    pub ffn_gate: Option<Tensor>,
-    pub ffn_up: Option<Tensor>,
-    pub ffn_down: Option<Tensor>,
-    pub ffn_gate_b: Option<Tensor>,
-    pub ffn_up_b: Option<Tensor>,
-    pub ffn_down_b: Option<Tensor>,
-    pub ffn_post_norm: Option<Tensor>,
+    pub attn_norm: Option<Norm>,
+    /// What attention reads where the feed-forward network reads `attn_norm`.
+    pub attn_norm_2: Option<Norm>,
+    pub wqkv: Option<Linear>,
+    pub wq: Option<Linear>,
+    pub wk: Option<Linear>,
+    pub wv: Option<Linear>,
+    pub wo: Option<Linear>,
+    pub latent: Option<Latent>,
+    pub attn_q_norm: Option<Norm>,
+    pub attn_k_norm: Option<Norm>,
+    /// A logit per query head that only the denominator of the softmax has. Shapes: `{n_head}`.
+    pub attn_sinks: Option<Tensor>,
+    pub attn_post_norm: Option<Norm>,
+    pub ffn_norm: Option<Norm>,
+    pub ffn: Option<Ffn>,
+    pub experts: Option<Experts>,
+    pub ffn_post_norm: Option<Norm>,
 }
 
 /// All tensors of a model.
@@ -45,284 +92,233 @@ pub struct Layer {
 pub struct Weights {
     /// Token embeddings. Shapes: `{n_embd, n_vocab}`.
     pub tok_embd: Tensor,
+    /// Embeddings of positions. Shapes: `{n_embd, n_ctx_train}`.
+    pub pos_embd: Option<Tensor>,
     /// Final normalisation. Shapes: `{n_embd}`.
-    pub output_norm: Tensor,
+    pub output_norm: Norm,
     /// Output matrix, the token embeddings where they are tied. Shapes: `{n_embd, n_vocab}`.
-    pub output: Tensor,
+    pub output: Linear,
     /// Frequency divisors of the rotation. Shapes: `{n_rot / 2}`.
     pub rope_freqs: Option<Tensor>,
+    /// Those of contexts beyond the length of the training. Shapes: `{n_rot / 2}`.
+    pub rope_freqs_long: Option<Tensor>,
     /// One per layer.
     pub layers: Vec<Layer>,
 }
 
 impl Weights {
-    /// What every decoder has outside its layers; the layers are empty. Tied embeddings serve as output matrix.
+    /// What every decoder has outside its layers, then each layer by `load`. Tied embeddings serve as output matrix.
     ///
     /// # Errors
     /// When a tensor is missing or has another shape.
-    pub fn base(loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
+    pub fn load(
+        loader: &mut Loader,
+        hp: &Hparams,
+        mut load: impl FnMut(&mut Layer, &mut Block) -> Result<()>,
+    ) -> Result<Weights> {
         let table = [hp.n_embd, hp.n_vocab];
-        let output = match loader.optional("output.weight", &table)? {
-            Some(t) => t,
-            None => loader.tied_output(&table)?,
+        let output = match loader.has("output.weight") {
+            true => loader.linear("output", &table)?,
+            false => {
+                Linear { w: loader.tied_output(&table)?, scale: None, b: loader.optional("output.bias", &table[1..])? }
+            }
         };
-        let n_rot = hp.rope.first().map_or(0, |r| r.n_rot);
-        Ok(Weights {
+        let n_freqs = [hp.rope.first().map_or(0, |r| r.n_rot) / 2];
+        let (freqs, short) = ("rope_freqs.weight", "rope_factors_short.weight");
+        let mut weights = Weights {
             tok_embd: loader.tensor("token_embd.weight", &table)?,
-            output_norm: loader.tensor("output_norm.weight", &[hp.n_embd])?,
+            pos_embd: None,
+            output_norm: loader.norm("output_norm", &[hp.n_embd])?,
             output,
-            rope_freqs: loader.optional("rope_freqs.weight", &[n_rot / 2])?,
+            rope_freqs: loader.optional(if loader.has(freqs) { freqs } else { short }, &n_freqs)?,
+            rope_freqs_long: loader.optional("rope_factors_long.weight", &n_freqs)?,
             layers: vec![Layer::default(); hp.n_layer],
+        };
+        for (il, layer) in weights.layers.iter_mut().enumerate() {
+            load(layer, &mut Block { loader, hp, il })?;
+        }
+        Ok(weights)
+    }
+}
+
+/// Where the gate of a feed-forward network is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// There is none.
+    None,
+    /// A matrix of its own.
+    Own,
+    /// The first half of `ffn_up`.
+    InUp,
+}
+
+/// A layer that is being loaded.
+pub struct Block<'l, 'g> {
+    loader: &'l mut Loader<'g>,
+    hp: &'l Hparams,
+    /// Its index.
+    pub il: usize,
+}
+
+impl Block<'_, '_> {
+    fn name(&self, what: &str) -> String {
+        format!("blk.{}.{what}", self.il)
+    }
+
+    /// A normalisation over `n_embd`.
+    ///
+    /// # Errors
+    /// When it is missing or has another shape.
+    pub fn norm(&mut self, what: &str) -> Result<Option<Norm>> {
+        self.loader.norm(&self.name(what), &[self.hp.n_embd]).map(Some)
+    }
+
+    /// A normalisation over `n_embd` that may be missing.
+    ///
+    /// # Errors
+    /// When it has another shape.
+    pub fn optional_norm(&mut self, what: &str) -> Result<Option<Norm>> {
+        match self.loader.has(&self.name(&format!("{what}.weight"))) {
+            true => self.norm(what),
+            false => Ok(None),
+        }
+    }
+
+    fn linear(&mut self, what: &str, n_in: usize, n_out: usize) -> Result<Linear> {
+        self.loader.linear(&self.name(what), &[n_in, n_out])
+    }
+
+    /// Projections of attention, q, k and v in one matrix or in three.
+    ///
+    /// # Errors
+    /// When one is missing or has another shape.
+    pub fn attn(&mut self, l: &mut Layer) -> Result<()> {
+        let hp = self.hp;
+        let (nq, nk, nv) = (hp.head_dim_k * hp.n_head, hp.head_dim_k * hp.n_head_kv, hp.head_dim_v * hp.n_head_kv);
+        if self.loader.has(&self.name("attn_qkv.weight")) {
+            l.wqkv = Some(self.linear("attn_qkv", hp.n_embd, nq + nk + nv)?);
+        } else {
+            l.wq = Some(self.linear("attn_q", hp.n_embd, nq)?);
+            l.wk = Some(self.linear("attn_k", hp.n_embd, nk)?);
+            l.wv = Some(self.linear("attn_v", hp.n_embd, nv)?);
+        }
+        l.wo = Some(self.linear("attn_output", hp.head_dim_v * hp.n_head, hp.n_embd)?);
+        Ok(())
+    }
+
+    /// Latent attention with keys and values of `head_dim` behind the latent; queries pass `n_lora_q` numbers, or none where the
+    /// file projects them at once.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn latent_attn(&mut self, l: &mut Layer, head_dim: [usize; 2], n_lora_q: usize) -> Result<()> {
+        let (hp, [dk, dv]) = (self.hp, head_dim);
+        let (n_latent, n_rot) = (hp.head_dim_v, hp.head_dim_k - hp.head_dim_v);
+        let n_lora_q = if self.loader.has(&self.name("attn_q_a.weight")) { n_lora_q } else { 0 };
+        let q_a = match n_lora_q {
+            0 => None,
+            n => Some((self.linear("attn_q_a", hp.n_embd, n)?, self.loader.norm(&self.name("attn_q_a_norm"), &[n])?)),
+        };
+        l.latent = Some(Latent {
+            q: match n_lora_q {
+                0 => self.linear("attn_q", hp.n_embd, dk * hp.n_head)?,
+                n => self.linear("attn_q_b", n, dk * hp.n_head)?,
+            },
+            q_a,
+            kv_a: self.linear("attn_kv_a_mqa", hp.n_embd, n_latent + n_rot)?,
+            kv_a_norm: self.loader.norm(&self.name("attn_kv_a_norm"), &[n_latent])?,
+            k_b: self.loader.tensor(&self.name("attn_k_b.weight"), &[dk - n_rot, n_latent, hp.n_head])?,
+            v_b: self.loader.tensor(&self.name("attn_v_b.weight"), &[n_latent, dv, hp.n_head])?,
+        });
+        l.wo = Some(self.linear("attn_output", dv * hp.n_head, hp.n_embd)?);
+        Ok(())
+    }
+
+    /// Normalisations of queries and keys over each head, one weight for all heads or one for each.
+    ///
+    /// # Errors
+    /// When one has another shape, or is missing and `required`.
+    pub fn head_norms(&mut self, l: &mut Layer, per_head: bool, required: bool) -> Result<()> {
+        if !required && !self.loader.has(&self.name("attn_q_norm.weight")) {
+            return Ok(());
+        }
+        let (hp, n) = (self.hp, if per_head { 2 } else { 1 });
+        l.attn_q_norm = Some(self.loader.norm(&self.name("attn_q_norm"), &[hp.head_dim_k, hp.n_head][..n])?);
+        l.attn_k_norm = Some(self.loader.norm(&self.name("attn_k_norm"), &[hp.head_dim_k, hp.n_head_kv][..n])?);
+        Ok(())
+    }
+
+    /// Normalisations of queries and keys over all heads at once.
+    ///
+    /// # Errors
+    /// When one is missing or has another shape.
+    pub fn row_norms(&mut self, l: &mut Layer) -> Result<()> {
+        let hp = self.hp;
+        l.attn_q_norm = Some(self.loader.norm(&self.name("attn_q_norm"), &[hp.head_dim_k * hp.n_head])?);
+        l.attn_k_norm = Some(self.loader.norm(&self.name("attn_k_norm"), &[hp.head_dim_k * hp.n_head_kv])?);
+        Ok(())
+    }
+
+    /// Sinks of the softmax.
+    ///
+    /// # Errors
+    /// When they are missing or have another shape.
+    pub fn sinks(&mut self) -> Result<Option<Tensor>> {
+        self.loader.tensor(&self.name("attn_sinks.weight"), &[self.hp.n_head]).map(Some)
+    }
+
+    /// The feed-forward network.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape.
+    pub fn ffn(&mut self, gate: Gate) -> Result<Option<Ffn>> {
+        self.network("", self.hp.n_ff, gate).map(Some)
+    }
+
+    fn network(&mut self, suffix: &str, n_ff: usize, gate: Gate) -> Result<Ffn> {
+        let n_embd = self.hp.n_embd;
+        let n_up = if gate == Gate::InUp { 2 * n_ff } else { n_ff };
+        Ok(Ffn {
+            gate: match gate {
+                Gate::Own => Some(self.linear(&format!("ffn_gate{suffix}"), n_embd, n_ff)?),
+                _ => None,
+            },
+            up: self.linear(&format!("ffn_up{suffix}"), n_embd, n_up)?,
+            down: self.linear(&format!("ffn_down{suffix}"), n_ff, n_embd)?,
         })
     }
-}
 
-impl Layer {
-    /// Normalisation, projections and their optional biases.
+    /// Experts, with a shared one where the numbers name its size.
     ///
     /// # Errors
     /// When a tensor is missing or has another shape.
-    pub fn load_attn(&mut self, loader: &mut Loader, hp: &Hparams, il: usize) -> Result<()> {
-        let (nq, nk, nv) = (hp.head_dim_k * hp.n_head, hp.head_dim_k * hp.n_head_kv, hp.head_dim_v * hp.n_head_kv);
-        let (n_embd, n_out) = (hp.n_embd, hp.head_dim_v * hp.n_head);
-        let name = |what: &str| format!("blk.{il}.{what}");
-        self.attn_norm = Some(loader.tensor(&name("attn_norm.weight"), &[n_embd])?);
-        self.wq = Some(loader.tensor(&name("attn_q.weight"), &[n_embd, nq])?);
-        self.wk = Some(loader.tensor(&name("attn_k.weight"), &[n_embd, nk])?);
-        self.wv = Some(loader.tensor(&name("attn_v.weight"), &[n_embd, nv])?);
-        self.wo = Some(loader.tensor(&name("attn_output.weight"), &[n_out, n_embd])?);
-        self.bq = loader.optional(&name("attn_q.bias"), &[nq])?;
-        self.bk = loader.optional(&name("attn_k.bias"), &[nk])?;
-        self.bv = loader.optional(&name("attn_v.bias"), &[nv])?;
-        self.bo = loader.optional(&name("attn_output.bias"), &[n_embd])?;
-        Ok(())
-    }
-
-    /// Normalisation of queries and keys, over a head.
-    ///
-    /// # Errors
-    /// When a tensor is missing or has another shape.
-    pub fn load_qk_norm(&mut self, loader: &mut Loader, hp: &Hparams, il: usize) -> Result<()> {
-        self.attn_q_norm = Some(loader.tensor(&format!("blk.{il}.attn_q_norm.weight"), &[hp.head_dim_k])?);
-        self.attn_k_norm = Some(loader.tensor(&format!("blk.{il}.attn_k_norm.weight"), &[hp.head_dim_k])?);
-        Ok(())
-    }
-
-    /// Gated feed-forward network with its normalisation and optional biases.
-    ///
-    /// # Errors
-    /// When a tensor is missing or has another shape.
-    pub fn load_ffn(&mut self, loader: &mut Loader, hp: &Hparams, il: usize) -> Result<()> {
-        let (n_embd, n_ff) = (hp.n_embd, hp.n_ff);
-        let name = |what: &str| format!("blk.{il}.{what}");
-        self.ffn_norm = Some(loader.tensor(&name("ffn_norm.weight"), &[n_embd])?);
-        self.ffn_gate = Some(loader.tensor(&name("ffn_gate.weight"), &[n_embd, n_ff])?);
-        self.ffn_up = Some(loader.tensor(&name("ffn_up.weight"), &[n_embd, n_ff])?);
-        self.ffn_down = Some(loader.tensor(&name("ffn_down.weight"), &[n_ff, n_embd])?);
-        self.ffn_gate_b = loader.optional(&name("ffn_gate.bias"), &[n_ff])?;
-        self.ffn_up_b = loader.optional(&name("ffn_up.bias"), &[n_ff])?;
-        self.ffn_down_b = loader.optional(&name("ffn_down.bias"), &[n_embd])?;
-        Ok(())
-    }
-}
-
-/// How the files get into memory.
-#[derive(Clone, Debug)]
-pub struct LoadOptions {
-    /// Map the file instead of reading it.
-    pub mmap: bool,
-    /// Keep the mapped file in memory.
-    pub mlock: bool,
-    /// Use the CPU's extra buffer types where they are faster.
-    pub repack: bool,
-    /// Look at every value of every tensor and refuse those that are not finite.
-    pub check_tensors: bool,
-    /// What is changed about the rotation.
-    pub rope: RopeOptions,
-    /// Which layers leave the CPU.
-    pub offload: Offload,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        LoadOptions {
-            mmap: true,
-            mlock: false,
-            repack: true,
-            check_tensors: false,
-            rope: RopeOptions::default(),
-            offload: Offload::default(),
-        }
-    }
-}
-
-/// Hands out tensors and remembers where their bytes have to go.
-pub struct Loader<'a> {
-    gguf: &'a Gguf,
-    files: Vec<Arc<Mmap>>,
-    options: LoadOptions,
-    placement: Placement,
-    mapped: Vec<Option<Context>>,
-    copied: HashMap<&'static str, Copied>,
-    by_name: HashMap<(String, Use), Tensor>,
-}
-
-/// What a weight is for.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Use {
-    /// Read row by row (embeddings), which the extra buffer types cannot do.
-    Rows,
-    /// Multiplied with.
-    Product,
-    /// Embeddings, multiplied with as output matrix.
-    TiedOutput,
-}
-
-/// Tensors that get memory of their own.
-struct Copied {
-    ctx: Context,
-    buft: BufferType,
-    tensors: Vec<(Tensor, usize, usize)>,
-}
-
-impl<'a> Loader<'a> {
-    /// Opens all files of a model.
-    ///
-    /// # Errors
-    /// When a file cannot be mapped.
-    pub fn new(gguf: &'a Gguf, options: LoadOptions) -> Result<Loader<'a>> {
-        let files = gguf.files().iter().map(|p| Mmap::open(p).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        for (info, file) in gguf.tensors().iter().map(|t| (t, &files[t.file])) {
-            let end = info.offset.checked_add(info.n_bytes);
-            if end.is_none_or(|end| end > file.bytes().len() as u64) {
-                return Err(Error::gguf(
-                    file.path(),
-                    format!("tensor '{}' ends at byte {end:?}, the file has {}", info.name, file.bytes().len()),
-                ));
-            }
-        }
-        if options.check_tensors {
-            check::check_finite(gguf, &files)?;
-        }
-        if options.mlock {
-            for file in &files {
-                file.lock()?;
-            }
-        }
-        let mapped = vec![None; files.len()];
-        let placement = Placement::new(options.repack);
-        Ok(Loader { gguf, files, options, placement, mapped, copied: HashMap::new(), by_name: HashMap::new() })
-    }
-
-    /// A tensor that must exist and have this shape. Shapes: `ne`, innermost first.
-    ///
-    /// # Errors
-    /// [`Error::Gguf`] naming the tensor when it is missing, [`Error::Shape`] when its shape differs.
-    pub fn tensor(&mut self, name: &str, ne: &[usize]) -> Result<Tensor> {
-        match self.optional(name, ne)? {
-            Some(t) => Ok(t),
-            None => Err(Error::gguf(self.gguf.path(), format!("tensor '{name}' is missing"))),
-        }
-    }
-
-    /// A tensor that may be missing.
-    ///
-    /// # Errors
-    /// When it exists with another shape.
-    pub fn optional(&mut self, name: &str, ne: &[usize]) -> Result<Option<Tensor>> {
-        self.fetch(name, ne, if name.ends_with("_embd.weight") { Use::Rows } else { Use::Product })
-    }
-
-    /// The token embeddings once more, as output matrix: that use may ask for another kind of memory.
-    ///
-    /// # Errors
-    /// As [`Loader::tensor`].
-    pub fn tied_output(&mut self, ne: &[usize]) -> Result<Tensor> {
-        let name = "token_embd.weight";
-        match self.fetch(name, ne, Use::TiedOutput)? {
-            Some(t) => Ok(t),
-            None => Err(Error::gguf(self.gguf.path(), format!("tensor '{name}' is missing"))),
-        }
-    }
-
-    fn fetch(&mut self, name: &str, ne: &[usize], use_: Use) -> Result<Option<Tensor>> {
-        if let Some(t) = self.by_name.get(&(name.to_owned(), use_)) {
-            return Ok(Some(t.clone()));
-        }
-        let Some(info) = self.gguf.tensor(name) else { return Ok(None) };
-        let mut want = [1u64; 4];
-        for (slot, &n) in want.iter_mut().zip(ne) {
-            *slot = n as u64;
-        }
-        if info.ne != want {
-            return Err(Error::shape(
-                format!("{}: tensor '{name}'", self.gguf.path().display()),
-                format!("{want:?}"),
-                format!("{:?}", info.ne),
-            ));
-        }
-        let ty = Type::from_id(info.ty.id())
-            .ok_or_else(|| Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name())))?;
-        let home = if use_ == Use::TiedOutput { "output.weight" } else { name };
-        let device = self.options.offload.choose(home, ty, ne);
-        let repacked = || if use_ == Use::Rows || ne.len() < 2 { None } else { self.placement.choose(ty, ne) };
-        let buft = device.or_else(repacked);
-        if use_ == Use::TiedOutput && buft.is_none() {
-            return self.fetch(name, ne, Use::Rows);
-        }
-        let t = match buft {
-            Some(buft) => self.copy(info, ty, ne, buft)?,
-            None if self.options.mmap && info.offset % BufferType::cpu().alignment() as u64 == 0 => {
-                self.map(info, ty, ne)?
-            }
-            None => self.copy(info, ty, ne, BufferType::cpu())?,
+    pub fn experts(&mut self) -> Result<Option<Experts>> {
+        let (n_embd, r) = (self.hp.n_embd, &self.hp.routing);
+        let (n, n_ff) = (r.n_expert, r.n_ff);
+        let all = |block: &mut Self, what: &str, n_in: usize, n_out: usize| {
+            block.loader.linear(&block.name(what), &[n_in, n_out, n])
         };
-        self.by_name.insert((name.to_owned(), use_), t.clone());
-        Ok(Some(t))
-    }
-
-    fn map(&mut self, info: &TensorInfo, ty: Type, ne: &[usize]) -> Result<Tensor> {
-        let slot = &mut self.mapped[info.file];
-        let ctx = match slot {
-            Some(ctx) => ctx.clone(),
-            None => {
-                let ctx = Context::new(self.gguf.tensors().len() * 2 + 8, 0)?;
-                let buffer = Buffer::from_mmap(self.files[info.file].clone())?;
-                buffer.set_weights();
-                ctx.own_buffer(buffer);
-                slot.insert(ctx).clone()
-            }
-        };
-        let t = ctx.tensor(ty, ne)?.named(&info.name);
-        ctx.place(&t, 0, info.offset as usize)?;
-        Ok(t)
-    }
-
-    fn copy(&mut self, info: &TensorInfo, ty: Type, ne: &[usize], buft: BufferType) -> Result<Tensor> {
-        let n = self.gguf.tensors().len() * 2 + 8;
-        let slot = match self.copied.entry(buft.name()) {
-            std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-            std::collections::hash_map::Entry::Vacant(e) => {
-                e.insert(Copied { ctx: Context::new(n, 0)?, buft, tensors: Vec::new() })
-            }
-        };
-        let t = slot.ctx.tensor(ty, ne)?.named(&info.name);
-        slot.tensors.push((t.clone(), info.file, info.offset as usize));
-        Ok(t)
-    }
-
-    /// Fills the tensors that have memory of their own.
-    ///
-    /// # Errors
-    /// When the memory cannot be had.
-    pub fn finish(self) -> Result<()> {
-        for copied in self.copied.into_values() {
-            copied.ctx.allocate(copied.buft)?;
-            copied.ctx.set_weights();
-            for (t, file, offset) in copied.tensors {
-                t.write(0, &self.files[file].bytes()[offset..offset + t.n_bytes()])?;
-            }
-        }
-        Ok(())
+        let fused = self.loader.has(&self.name("ffn_gate_up_exps.weight"));
+        Ok(Some(Experts {
+            router: self.linear("ffn_gate_inp", n_embd, n)?,
+            choice_bias: self.loader.optional(&self.name("exp_probs_b.bias"), &[n])?,
+            ffn: match fused {
+                true => Ffn {
+                    gate: None,
+                    up: all(self, "ffn_gate_up_exps", n_embd, 2 * n_ff)?,
+                    down: all(self, "ffn_down_exps", n_ff, n_embd)?,
+                },
+                false => Ffn {
+                    gate: Some(all(self, "ffn_gate_exps", n_embd, n_ff)?),
+                    up: all(self, "ffn_up_exps", n_embd, n_ff)?,
+                    down: all(self, "ffn_down_exps", n_ff, n_embd)?,
+                },
+            },
+            shared: match r.n_ff_shared {
+                0 => None,
+                n_ff => Some(self.network("_shexp", n_ff, Gate::Own)?),
+            },
+            shared_router: self.loader.optional(&self.name("ffn_gate_inp_shexp.weight"), &[n_embd])?,
+        }))
     }
 }

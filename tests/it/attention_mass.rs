@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gracekv::engine::{Engine, EngineOptions, FlashAttn, Recorded, Taps, Want};
 use gracekv::ggml::Type;
-use gracekv::model::{Model, ARCHITECTURES};
+use gracekv::model::Model;
 
 use crate::engine::tokens;
 use crate::support::{self, nmse, options, tiny};
@@ -83,16 +83,16 @@ fn check(name: &str, model: &Arc<Model>, n: usize, options: EngineOptions) {
 
 #[test]
 fn equals_a_slow_sum_over_all_queries() {
-    for architecture in ARCHITECTURES {
-        let model = tiny::model(architecture.name());
+    for name in ["llama", "qwen2", "qwen3", "gemma3"] {
+        let model = tiny::model(name);
         for n_ubatch in [512, 64, 7] {
-            check(architecture.name(), &model, 150, EngineOptions { n_ubatch, ..options(512, 1) });
+            check(name, &model, 150, EngineOptions { n_ubatch, ..options(512, 1) });
         }
         for flash_attn in [FlashAttn::On, FlashAttn::Off] {
-            check(architecture.name(), &model, 90, EngineOptions { flash_attn, n_ubatch: 40, ..options(512, 2) });
+            check(name, &model, 90, EngineOptions { flash_attn, n_ubatch: 40, ..options(512, 2) });
         }
         // The last batch is one token over a long context, which the kernel attends to.
-        check(architecture.name(), &model, 301, EngineOptions { n_ubatch: 300, ..options(512, 1) });
+        check(name, &model, 301, EngineOptions { n_ubatch: 300, ..options(512, 1) });
     }
     if let Some(model) = support::model("smollm2") {
         for n_ubatch in [512, 32] {

@@ -9,7 +9,7 @@ use gracekv::cache::memory::Random;
 use gracekv::engine::{Engine, EngineOptions, FlashAttn, Recorded, Taps, Want};
 use gracekv::error::Error;
 use gracekv::ggml::Type;
-use gracekv::model::{Model, ARCHITECTURES};
+use gracekv::model::Model;
 
 use crate::support::{self, decode, nmse, options, tiny};
 
@@ -29,7 +29,7 @@ fn close(name: &str) -> f64 {
 
 /// The tiny model of every architecture.
 fn tiny_models() -> impl Iterator<Item = (&'static str, Arc<Model>)> {
-    ARCHITECTURES.iter().map(|a| (a.name(), tiny::model(a.name())))
+    tiny::KINDS.into_iter().map(|name| (name, tiny::model(name)))
 }
 
 /// The tiny models, and a real one where it was fetched.

@@ -4,7 +4,7 @@ use gracekv::cache::memory::Random;
 use gracekv::cache::rope::{Rope, RopeKind};
 use gracekv::error::{Error, Result};
 use gracekv::ggml::{
-    self, Act, Backend, BufferType, Context, Graph, LayerSpans, Ragged, RopeParams, Scheduler, Tensor,
+    self, Act, Backend, BufferType, Context, Graph, LayerSpans, Logits, Ragged, RopeParams, Scheduler, Tensor,
 };
 use gracekv::ggml::{ThreadParams, Type};
 use gracekv::gguf::GgmlType;
@@ -157,9 +157,18 @@ fn wrong_calls_are_errors() {
     let long = RopeParams { n_rot: 10, ..rope.clone() };
     let spans = LayerSpans::new();
     let attn = |q: &Tensor, k: &Tensor, v: &Tensor, n_head_kv| {
-        ctx.ragged_attn(q, k, v, &Ragged { n_head_kv, n_entries: 16, scale: 1.0, softcap: 0.0, spans: &spans })
+        ctx.ragged_attn(
+            q,
+            k,
+            v,
+            &Ragged { n_head_kv, n_entries: 16, scale: 1.0, softcap: 0.0, spans: &spans, sinks: None },
+        )
     };
     let ids = |n: usize| t(Type::I32, &[n]);
+    let two = |n: usize, m: usize| t(Type::I32, &[n, m]);
+    let logits = Logits::default();
+    let (sink, mask) = (f(&[1]), t(Type::F16, &[4, 1]));
+    let sunk = Logits { sinks: Some(&sink), ..logits };
     let calls: Vec<(&str, Result<Tensor>)> = vec![
         ("no dimension", ctx.tensor(Type::F32, &[])),
         ("five dimensions", ctx.tensor(Type::F32, &[1; 5])),
@@ -207,13 +216,28 @@ fn wrong_calls_are_errors() {
         ("rope, too long", ctx.rope(&f(&[8, 1, 2]), &ids(2), None, &long)),
         ("rope, too few positions", ctx.rope(&f(&[8, 1, 2]), &ids(1), None, &rope)),
         ("rope, too few factors", ctx.rope(&f(&[8, 1, 2]), &ids(2), Some(&f(&[3])), &rope)),
-        ("soft_max, short mask", ctx.soft_max(&f(&[8, 4]), &f(&[8, 3]), 1.0)),
-        ("soft_max, i32 mask", ctx.soft_max(&f(&[8, 4]), &t(Type::I32, &[8, 4]), 1.0)),
+        ("soft_max, short mask", ctx.soft_max(&f(&[8, 4]), &f(&[8, 3]), logits)),
+        ("soft_max, i32 mask", ctx.soft_max(&f(&[8, 4]), &t(Type::I32, &[8, 4]), logits)),
         (
             "flash_attn, other head size",
-            ctx.flash_attn(&f(&[8, 1, 2]), &f(&[9, 4, 2]), &f(&[8, 4, 2]), &t(Type::F16, &[4, 1]), 1.0, 0.0),
+            ctx.flash_attn(&f(&[8, 1, 2]), &f(&[9, 4, 2]), &f(&[8, 4, 2]), &t(Type::F16, &[4, 1]), logits),
         ),
-        ("flash_attn, f32 mask", ctx.flash_attn(&f(&[8, 1, 2]), &f(&[8, 4, 2]), &f(&[8, 4, 2]), &f(&[4, 1]), 1.0, 0.0)),
+        ("flash_attn, f32 mask", ctx.flash_attn(&f(&[8, 1, 2]), &f(&[8, 4, 2]), &f(&[8, 4, 2]), &f(&[4, 1]), logits)),
+        ("flash_attn, a sink too few", ctx.flash_attn(&f(&[8, 1, 2]), &f(&[8, 4, 2]), &f(&[8, 4, 2]), &mask, sunk)),
+        ("soft_max, a sink too few", ctx.soft_max(&f(&[4, 1, 2]), &mask, sunk)),
+        ("halves, odd", ctx.glu_halves(&f(&[7, 2]), Act::Silu)),
+        ("halves, no such form", ctx.glu_halves(&f(&[8, 2]), Act::Relu)),
+        ("gate, no such form", ctx.glu(&f(&[8, 2]), &f(&[8, 2]), Act::ReluSqr)),
+        ("activation, gate only", ctx.act(&f(&[8, 2]), Act::SwigluOai)),
+        ("top_k, more than a row", ctx.top_k(&f(&[4, 2]), 5)),
+        ("top_k, none", ctx.top_k(&f(&[4, 2]), 0)),
+        ("gather, other lists", ctx.gather(&f(&[1, 4, 2]), &two(2, 3))),
+        ("scatter, other rows", ctx.scatter(&f(&[4, 4, 2]), &f(&[3, 2, 2]), &two(2, 2))),
+        ("mul_mat_id, other rows", ctx.mul_mat_id(&f(&[8, 4, 3]), &f(&[7, 1, 2]), &two(2, 2))),
+        ("mul_mat_id, other lists", ctx.mul_mat_id(&f(&[8, 4, 3]), &f(&[8, 1, 2]), &two(2, 3))),
+        ("add_id, other rows", ctx.add_id(&f(&[8, 2, 2]), &f(&[7, 3]), &two(2, 2))),
+        ("repeat, no multiple", ctx.repeat(&f(&[8, 2]), [8, 3, 1, 1])),
+        ("clamp, bounds that cross", ctx.clamp(&f(&[8]), 1.0, 0.0)),
         ("ragged_attn, other head size", attn(&f(&[8, 2, 1]), &f(&[9, 4]), &f(&[8, 4]), 1)),
         ("ragged_attn, no heads", attn(&f(&[8, 2, 1]), &f(&[8, 4]), &f(&[8, 4]), 0)),
         ("ragged_attn, heads that do not divide", attn(&f(&[8, 3, 1]), &f(&[8, 4]), &f(&[8, 4]), 2)),

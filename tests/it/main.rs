@@ -22,6 +22,7 @@ mod greedy;
 mod hub;
 mod kv_types;
 mod methods;
+mod models;
 mod options;
 mod pass;
 mod perplexity;

@@ -89,7 +89,9 @@ fn weights(view: &View, il: usize, g: usize, queries: &Queries, lz: &[f32], samp
     let earlier = earlier_attention(view, il, g, queries)?;
     let mut weight: Vec<f32> = (0..lz.len())
         .map(|row| {
-            let share = 1.0 / (1.0 + (own[row] - lz[row]).exp() + (earlier[row] - lz[row]).exp());
+            let sink = view.sinks.get(il).and_then(|s| s.get(g * queries.n_group + row % queries.n_group));
+            let sink = sink.map_or(0.0, |sink| (sink - lz[row]).exp());
+            let share = 1.0 / (1.0 + (own[row] - lz[row]).exp() + (earlier[row] - lz[row]).exp() + sink);
             let sampled = queries.probes[row / queries.n_group].kind == ProbeKind::Sample;
             share * share * if sampled { sample_weight } else { 1.0 }
         })

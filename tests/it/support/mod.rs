@@ -72,3 +72,8 @@ pub fn nmse(reference: &[f32], x: &[f32]) -> f64 {
     let sum = |f: &dyn Fn(usize) -> f64| (0..x.len()).map(f).sum::<f64>();
     sum(&|i| (f64::from(x[i]) - f64::from(reference[i])).powi(2)) / sum(&|i| f64::from(reference[i]).powi(2))
 }
+
+/// The message of an error; what succeeded has none.
+pub fn error<T>(result: gracekv::error::Result<T>) -> String {
+    result.err().map(|e| e.to_string()).unwrap_or_default()
+}

@@ -1,8 +1,11 @@
 //! Tiny models with seeded random weights, one per architecture, so that tests need no download.
 //!
 //! Weights are scaled so that attention is neither flat nor a single peak and logits differ clearly; the same seed gives
-//! the same bytes. llama has rope factors and an output matrix of its own, qwen2 biases, gemma3 sliding windows in every
-//! other layer, the last one included. No weight is quantised: activations rounded to 8 bits would hide what is compared.
+//! the same bytes. llama has rope factors and an output matrix of its own, gemma3 sliding windows in every
+//! other layer, the last one included. Weights are not quantised, but for gpt-oss's experts: activations rounded to 8 bits would
+//! hide what is compared. These three are here, all others in `shapes`.
+
+mod shapes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,6 +33,8 @@ pub struct Row {
     pub ne: Vec<u64>,
     mean: f32,
     std: f32,
+    /// What values are rounded to before they become `ty`.
+    via: Option<GgmlType>,
 }
 
 /// Everything that makes a model file; tests change it to make a wrong one.
@@ -52,7 +57,7 @@ pub fn model(arch: &'static str) -> Arc<Model> {
 /// The file of the model of this architecture, written once per process.
 pub fn path(arch: &str) -> PathBuf {
     static WRITING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tiny-{arch}.gguf"));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tiny-{}.gguf", arch.replace('/', "-")));
     let mut written = WRITING.lock().unwrap_or_else(|e| e.into_inner());
     if !written.contains(&path) {
         recipe(arch).write(&path);
@@ -75,9 +80,23 @@ pub fn wide_path(arch: &str) -> PathBuf {
     path
 }
 
-/// What the model of this architecture consists of.
-pub fn recipe(arch: &str) -> Recipe {
-    sized(arch, HEAD_DIM)
+/// What the model of this architecture, or a variant of it, consists of.
+pub fn recipe(name: &str) -> Recipe {
+    match FIRST.contains(&name) {
+        true => sized(name, HEAD_DIM),
+        false => shapes::recipe(name),
+    }
+}
+
+/// The architectures that are described here.
+const FIRST: [&str; 3] = ["llama", "qwen3", "gemma3"];
+
+/// Models that differ in what cache and pass see: rotations and none, parts of a key, windows, soft caps, sinks, one latent head.
+pub const KINDS: [&str; 8] = ["llama", "qwen2", "gemma3", "gemma2", "smollm3", "gpt-oss", "phi2", "deepseek2"];
+
+/// All tiny models, architectures and variants.
+pub fn names() -> impl Iterator<Item = &'static str> + Clone {
+    FIRST.into_iter().chain(shapes::NAMES.iter().copied())
 }
 
 fn sized(arch: &str, head_dim: u64) -> Recipe {
@@ -111,12 +130,12 @@ fn sized(arch: &str, head_dim: u64) -> Recipe {
 
 fn tensors(arch: &str, n_layer: u64, head_dim: u64) -> Vec<Row> {
     let matrix_ty = match arch {
-        "qwen2" | "qwen3" => GgmlType::F16,
+        "qwen3" => GgmlType::F16,
         _ => GgmlType::F32,
     };
     let mut out: Vec<Row> = Vec::new();
     let mut add = |name: String, ty: GgmlType, ne: &[u64], mean: f32, std: f32| {
-        out.push(Row { name, ty, ne: ne.to_vec(), mean, std });
+        out.push(Row { name, ty, ne: ne.to_vec(), mean, std, via: None });
     };
     let f32 = GgmlType::F32;
     add("token_embd.weight".into(), f32, &[N_EMBD, N_VOCAB as u64], 0.0, 0.3);
@@ -141,11 +160,6 @@ fn tensors(arch: &str, n_layer: u64, head_dim: u64) -> Vec<Row> {
         let mut vector = |what: &str, n: u64, mean: f32, std: f32| add(name(what), f32, &[n], mean, std);
         vector("attn_norm.weight", N_EMBD, 1.0, 0.1);
         vector("ffn_norm.weight", N_EMBD, 1.0, 0.1);
-        if arch == "qwen2" {
-            vector("attn_q.bias", head_dim * N_HEAD, 0.0, 0.3);
-            vector("attn_k.bias", head_dim * N_HEAD_KV, 0.0, 0.3);
-            vector("attn_v.bias", head_dim * N_HEAD_KV, 0.0, 0.3);
-        }
         if has_qk_norm {
             vector("attn_q_norm.weight", head_dim, 1.5, 0.1);
             vector("attn_k_norm.weight", head_dim, 1.5, 0.1);
@@ -171,12 +185,41 @@ impl Recipe {
             let n: u64 = t.ne.iter().product();
             let mut values = Random(seed).vector(n as usize, t.std);
             values.iter_mut().for_each(|x| *x += t.mean);
-            let mut out = vec![0u8; info.n_bytes as usize];
-            assert!(Type::from_id(t.ty.id()).unwrap().from_f32(&values, t.ne[0] as usize, &mut out));
+            if let Some(via) = t.via {
+                let rounded = quantized(via, &values, t.ne[0] as usize);
+                assert!(Type::from_id(via.id()).unwrap().to_f32(&rounded, &mut values));
+            }
+            let out = quantized(t.ty, &values, t.ne[0] as usize);
+            assert_eq!(out.len(), info.n_bytes as usize);
             Ok(out)
         };
         self.header.write(path, bytes).unwrap();
     }
+
+    /// Writes the file with tensors of zeros.
+    pub fn write_zeros(mut self, path: &Path) {
+        for t in &self.tensors {
+            self.header.add_tensor(&t.name, t.ty, &t.ne).unwrap();
+        }
+        self.header.write(path, |info| Ok(vec![0; info.n_bytes as usize])).unwrap();
+    }
+}
+
+/// Values in a type, every place of a row being equally important.
+fn quantized(ty: GgmlType, values: &[f32], n_per_row: usize) -> Vec<u8> {
+    let ty = Type::from_id(ty.id()).unwrap();
+    let mut out = vec![0u8; ty.row_size(values.len())];
+    assert!(ty.quantize(values, n_per_row, Some(&vec![1.0; n_per_row]), &mut out), "{ty}");
+    out
+}
+
+/// A llama with matrices of this type, whose rows are long enough for its blocks; `back`, those matrices turned back to `f32`.
+pub fn in_type(ty: GgmlType, back: bool) -> Recipe {
+    let mut recipe = shapes::recipe("llama/long-rows");
+    for t in recipe.tensors.iter_mut().filter(|t| t.ne.len() > 1) {
+        (t.ty, t.via) = if back { (GgmlType::F32, Some(ty)) } else { (ty, None) };
+    }
+    recipe
 }
 
 fn set_tokens(header: &mut Writer, tokens: Vec<Vec<u8>>, types: Vec<i32>) {
@@ -256,7 +299,14 @@ pub fn lora(arch: &str, weights: &[&str], path: &Path, change: impl FnOnce(&mut 
         };
         for (side, ne) in [("lora_a", a), ("lora_b", b)] {
             let std = 0.5 / (ne[0] as f32).sqrt();
-            tensors.push(Row { name: format!("{weight}.{side}"), ty: GgmlType::F32, ne: ne.to_vec(), mean: 0.0, std });
+            tensors.push(Row {
+                name: format!("{weight}.{side}"),
+                ty: GgmlType::F32,
+                ne: ne.to_vec(),
+                mean: 0.0,
+                std,
+                via: None,
+            });
         }
     }
     let mut recipe = Recipe { header, tensors };
@@ -268,7 +318,14 @@ pub fn lora(arch: &str, weights: &[&str], path: &Path, change: impl FnOnce(&mut 
 pub fn control_vector(path: &Path, change: impl FnOnce(&mut Recipe)) {
     let mut header = Writer::new();
     header.set("general.architecture", "controlvector").unwrap();
-    let row = |il| Row { name: format!("direction.{il}"), ty: GgmlType::F32, ne: vec![N_EMBD], mean: 0.0, std: 0.5 };
+    let row = |il| Row {
+        name: format!("direction.{il}"),
+        ty: GgmlType::F32,
+        ne: vec![N_EMBD],
+        mean: 0.0,
+        std: 0.5,
+        via: None,
+    };
     let mut recipe = Recipe { header, tensors: vec![row(1), row(2)] };
     change(&mut recipe);
     recipe.write(path);

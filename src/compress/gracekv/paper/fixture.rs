@@ -84,6 +84,7 @@ impl Fixture {
             n_tokens: self.n_tokens,
             kq_scale: 0.25,
             logit_softcap: 0.0,
+            sinks: &[],
             rope: &self.rope,
             probes: &self.probes,
             hidden: &self.hidden,

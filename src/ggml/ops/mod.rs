@@ -2,6 +2,11 @@
 //!
 //! One function per ggml function; `C equivalent` names it. Shapes are ggml `ne` order, innermost first.
 
+mod attention;
+mod experts;
+
+pub use attention::{Logits, RopeParams};
+
 use super::context::Context;
 use super::dtype::Type;
 use super::sys;
@@ -17,29 +22,10 @@ pub enum Act {
     Gelu,
     /// `max(x, 0)`.
     Relu,
-}
-
-/// Parameters of `ggml_rope_ext`, without the positions.
-#[derive(Clone, Debug)]
-pub struct RopeParams {
-    /// Pairs `(i, i + n_rot/2)` instead of `(2i, 2i+1)`.
-    pub neox: bool,
-    /// Rotated components.
-    pub n_rot: usize,
-    /// Trained context, for YaRN.
-    pub n_ctx_orig: usize,
-    /// Frequency base.
-    pub freq_base: f32,
-    /// Position scale.
-    pub freq_scale: f32,
-    /// YaRN extrapolation mix.
-    pub ext_factor: f32,
-    /// YaRN magnitude.
-    pub attn_factor: f32,
-    /// YaRN bound.
-    pub beta_fast: f32,
-    /// YaRN bound.
-    pub beta_slow: f32,
+    /// `max(x, 0)^2`; has no gated form.
+    ReluSqr,
+    /// gpt-oss: `x sigmoid(1.702 x) (1 + y)`, `x` at most 7, `y` within 7; has only a gated form.
+    SwigluOai,
 }
 
 fn require(ok: bool, op: &'static str, want: &str, tensors: &[&Tensor]) -> Result<()> {
@@ -68,7 +54,7 @@ fn is_rows(t: &Tensor) -> bool {
 
 /// Whether ggml multiplies and attends with numbers of this type.
 fn is_number(ty: Type) -> bool {
-    ty.is_quantized() || [Type::F32, Type::F16, Type::BF16].contains(&ty)
+    ty.multiplies()
 }
 
 macro_rules! binary {
@@ -100,6 +86,10 @@ macro_rules! unary {
     };
 }
 
+/// Constants of [`Act::SwigluOai`]. Source: llama.cpp `build_moe_ffn`.
+const OAI_ALPHA: f32 = 1.702;
+const OAI_LIMIT: f32 = 7.0;
+
 impl Context {
     binary!(
         /// `a + b`. C equivalent: `ggml_add`.
@@ -109,9 +99,21 @@ impl Context {
         /// `a * b`, element by element. C equivalent: `ggml_mul`.
         mul, ggml_mul
     );
+    binary!(
+        /// `a / b`, element by element. C equivalent: `ggml_div`.
+        div, ggml_div
+    );
     unary!(
         /// Hyperbolic tangent. C equivalent: `ggml_tanh`.
         tanh, ggml_tanh
+    );
+    unary!(
+        /// The square of each element. C equivalent: `ggml_sqr`.
+        sqr, ggml_sqr
+    );
+    unary!(
+        /// `1 / (1 + exp(-x))`. C equivalent: `ggml_sigmoid`.
+        sigmoid, ggml_sigmoid
     );
 
     /// `s * a`. C equivalent: `ggml_scale`.
@@ -126,28 +128,35 @@ impl Context {
         self.build(&[a], |ctx| unsafe { sys::ggml_scale(ctx, a.raw(), s) })
     }
 
-    /// Applies an activation. C equivalent: `ggml_silu`, `ggml_gelu`, `ggml_relu`.
+    /// Applies an activation. C equivalent: `ggml_silu`, `ggml_gelu`, `ggml_relu`, `ggml_sqr`.
     ///
     /// # Errors
     /// When `a` is not contiguous `f32`.
     pub fn act(&self, a: &Tensor, act: Act) -> Result<Tensor> {
-        require(is_f32(a) && a.is_contiguous(), "activation", "contiguous f32", &[a])?;
+        let ok = is_f32(a) && a.is_contiguous() && act != Act::SwigluOai;
+        require(ok, "activation", "contiguous f32 and an activation without gate", &[a])?;
         // SAFETY: the type was checked; the operand is alive.
-        self.build(&[a], |ctx| unsafe {
+        let y = self.build(&[a], |ctx| unsafe {
             match act {
                 Act::Silu => sys::ggml_silu(ctx, a.raw()),
                 Act::Gelu => sys::ggml_gelu(ctx, a.raw()),
-                Act::Relu => sys::ggml_relu(ctx, a.raw()),
+                Act::Relu | Act::ReluSqr => sys::ggml_relu(ctx, a.raw()),
+                Act::SwigluOai => std::ptr::null_mut(),
             }
-        })
+        })?;
+        match act {
+            Act::ReluSqr => self.sqr(&y),
+            _ => Ok(y),
+        }
     }
 
-    /// `act(gate) * up`. C equivalent: `ggml_swiglu_split`, `ggml_geglu_split`, `ggml_reglu_split`.
+    /// `act(gate) * up`. C equivalent: `ggml_swiglu_split`, `ggml_geglu_split`, `ggml_reglu_split`, `ggml_swiglu_oai`.
     ///
     /// # Errors
-    /// When the shapes differ or are not contiguous `f32`.
+    /// When the shapes differ or are not contiguous `f32`, or the activation has no gated form.
     pub fn glu(&self, gate: &Tensor, up: &Tensor, act: Act) -> Result<Tensor> {
-        let ok = gate.ne() == up.ne() && is_f32(gate) && is_f32(up) && gate.is_contiguous() && up.is_contiguous();
+        let same = gate.ne() == up.ne() && gate.nb() == up.nb();
+        let ok = same && is_f32(gate) && is_f32(up) && gate.is_contiguous() && act != Act::ReluSqr;
         require(ok, "gated activation", "two contiguous f32 tensors of one shape", &[gate, up])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[gate, up], |ctx| unsafe {
@@ -155,6 +164,24 @@ impl Context {
                 Act::Silu => sys::ggml_swiglu_split(ctx, gate.raw(), up.raw()),
                 Act::Gelu => sys::ggml_geglu_split(ctx, gate.raw(), up.raw()),
                 Act::Relu => sys::ggml_reglu_split(ctx, gate.raw(), up.raw()),
+                Act::SwigluOai => sys::ggml_swiglu_oai(ctx, gate.raw(), up.raw(), OAI_ALPHA, OAI_LIMIT),
+                Act::ReluSqr => std::ptr::null_mut(),
+            }
+        })
+    }
+
+    /// `act(a[..n]) * a[n..]` of rows of `2 n`. C equivalent: `ggml_swiglu`, `ggml_geglu`.
+    ///
+    /// # Errors
+    /// When the rows are odd or not contiguous `f32`, or the activation is neither of the two.
+    pub fn glu_halves(&self, a: &Tensor, act: Act) -> Result<Tensor> {
+        let ok = is_f32(a) && a.is_contiguous() && a.ne()[0].is_multiple_of(2) && matches!(act, Act::Silu | Act::Gelu);
+        require(ok, "gated activation", "contiguous f32 rows of two halves", &[a])?;
+        // SAFETY: the shape was checked; the operand is alive.
+        self.build(&[a], |ctx| unsafe {
+            match act {
+                Act::Gelu => sys::ggml_geglu(ctx, a.raw()),
+                _ => sys::ggml_swiglu(ctx, a.raw()),
             }
         })
     }
@@ -259,18 +286,19 @@ impl Context {
         self.build(&[a, b, ids], |ctx| unsafe { sys::ggml_set_rows(ctx, a.raw(), b.raw(), ids.raw()) })
     }
 
-    /// The same data in another shape. C equivalent: `ggml_reshape_2d`, `ggml_reshape_3d`.
+    /// The same data in another shape. C equivalent: `ggml_reshape_2d`, `ggml_reshape_3d`, `ggml_reshape_4d`.
     ///
     /// # Errors
     /// When the number of elements differs or `a` is not contiguous.
     pub fn reshape(&self, a: &Tensor, ne: &[usize]) -> Result<Tensor> {
-        let ok = a.is_contiguous() && matches!(ne.len(), 2 | 3) && ne.iter().product::<usize>() == a.n_elements();
+        let ok = a.is_contiguous() && matches!(ne.len(), 2..=4) && ne.iter().product::<usize>() == a.n_elements();
         require(ok, "reshape", &format!("contiguous data of shape {ne:?}"), &[a])?;
         // SAFETY: the number of elements was checked; the operand is alive.
         self.build(&[a], |ctx| unsafe {
             match *ne {
                 [x, y] => sys::ggml_reshape_2d(ctx, a.raw(), x as i64, y as i64),
                 [x, y, z] => sys::ggml_reshape_3d(ctx, a.raw(), x as i64, y as i64, z as i64),
+                [x, y, z, w] => sys::ggml_reshape_4d(ctx, a.raw(), x as i64, y as i64, z as i64, w as i64),
                 _ => std::ptr::null_mut(),
             }
         })
@@ -345,111 +373,5 @@ impl Context {
         require(ok, "concat", "equal types, not quantised, and equal other dimensions", &[a, b])?;
         // SAFETY: shapes and types were checked; operands are alive.
         self.build(&[a, b], |ctx| unsafe { sys::ggml_concat(ctx, a.raw(), b.raw(), dim as i32) })
-    }
-
-    /// Rotary position embedding. C equivalent: `ggml_rope_ext`.
-    ///
-    /// Shapes: `a: {head_dim, n_head, n_tokens} f32`, `pos: {n_tokens} i32`, `factors: {>= n_rot / 2} f32`.
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
-    pub fn rope(&self, a: &Tensor, pos: &Tensor, factors: Option<&Tensor>, p: &RopeParams) -> Result<Tensor> {
-        let ok = is_rows(a)
-            && a.ne()[3] == 1
-            && pos.ty() == Type::I32
-            && pos.ne() == [a.ne()[2], 1, 1, 1]
-            && p.n_rot.is_multiple_of(2)
-            && p.n_rot <= a.ne()[0];
-        require(
-            ok,
-            "rope",
-            "f32 heads, one i32 position per token and an even n_rot of at most the head size",
-            &[a, pos],
-        )?;
-        if let Some(f) = factors {
-            require(is_f32(f) && f.ne()[0] >= p.n_rot / 2, "rope factors", "f32, n_rot / 2 of them", &[f])?;
-        }
-        let mode = if p.neox { sys::GGML_ROPE_TYPE_NEOX } else { sys::GGML_ROPE_TYPE_NORMAL } as i32;
-        let raw_factors = factors.map_or(std::ptr::null_mut(), Tensor::raw);
-        let sources: Vec<&Tensor> = [a, pos].into_iter().chain(factors).collect();
-        // SAFETY: shapes and types were checked; operands are alive.
-        self.build(&sources, |ctx| unsafe {
-            sys::ggml_rope_ext(
-                ctx,
-                a.raw(),
-                pos.raw(),
-                raw_factors,
-                p.n_rot as i32,
-                mode,
-                p.n_ctx_orig as i32,
-                p.freq_base,
-                p.freq_scale,
-                p.ext_factor,
-                p.attn_factor,
-                p.beta_fast,
-                p.beta_slow,
-            )
-        })
-    }
-
-    /// `softmax(scale * a + mask)` over dimension 0. C equivalent: `ggml_soft_max_ext`.
-    ///
-    /// Shapes: `a: {n, t, h} f32`, `mask: {n, >= t} f16 or f32`.
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
-    pub fn soft_max(&self, a: &Tensor, mask: &Tensor, scale: f32) -> Result<Tensor> {
-        let (n, m) = (a.ne(), mask.ne());
-        let ok = is_f32(a)
-            && a.is_contiguous()
-            && mask.is_contiguous()
-            && [Type::F16, Type::F32].contains(&mask.ty())
-            && m[0] == n[0]
-            && m[1] >= n[1]
-            && n[2] % m[2] == 0
-            && n[3] % m[3] == 0;
-        require(ok, "soft_max", "contiguous f32 and a mask of its shape", &[a, mask])?;
-        // SAFETY: shapes and types were checked; operands are alive.
-        self.build(&[a, mask], |ctx| unsafe { sys::ggml_soft_max_ext(ctx, a.raw(), mask.raw(), scale, 0.0) })
-    }
-
-    /// Fused attention. C equivalent: `ggml_flash_attn_ext` with f32 accumulation.
-    ///
-    /// Shapes: `q: {d, t, h, s} f32`, `k: {d, n, h', s}`, `v: {dv, n, h', s}`, `mask: {n, >= t, 1 or h, 1 or s} f16`; result `{dv, h, t, s} f32`.
-    ///
-    /// # Errors
-    /// When the shapes do not fit.
-    pub fn flash_attn(
-        &self,
-        q: &Tensor,
-        k: &Tensor,
-        v: &Tensor,
-        mask: &Tensor,
-        scale: f32,
-        softcap: f32,
-    ) -> Result<Tensor> {
-        let (nq, nk, nv, nm) = (q.ne(), k.ne(), v.ne(), mask.ne());
-        let rows = q.nb()[0] == 4 && k.nb()[0] == k.ty().type_size() && v.nb()[0] == v.ty().type_size();
-        let shapes = nq[0] == nk[0] && nk[1] == nv[1] && nk[2..] == nv[2..] && nq[2] % nk[2] == 0 && nq[3] == nk[3];
-        let masked = mask.ty() == Type::F16
-            && mask.is_contiguous()
-            && nm[0] == nk[1]
-            && nm[1] >= nq[1]
-            && nq[2] % nm[2] == 0
-            && nq[3] % nm[3] == 0;
-        let numbers = is_f32(q) && is_number(k.ty()) && is_number(v.ty());
-        require(
-            numbers && rows && shapes && masked,
-            "flash_attn",
-            "queries, keys, values and an f16 mask that fit together",
-            &[q, k, v, mask],
-        )?;
-        let out = self.build(&[q, k, v, mask], |ctx| {
-            // SAFETY: shapes and types were checked; operands are alive.
-            unsafe { sys::ggml_flash_attn_ext(ctx, q.raw(), k.raw(), v.raw(), mask.raw(), scale, 0.0, softcap) }
-        })?;
-        // SAFETY: the tensor is the flash-attention node just made.
-        unsafe { sys::ggml_flash_attn_ext_set_prec(out.raw(), sys::GGML_PREC_F32) };
-        Ok(out)
     }
 }
