@@ -33,3 +33,4 @@ mod tasks;
 mod templates;
 mod tokenizer;
 mod turns;
+mod weight_types;
