@@ -1,200 +1,21 @@
-//! Cuts text into words before byte-pair merges: the table of pre-tokenizers by their `tokenizer.ggml.pre`.
+//! Cuts text into words before byte-pair merges, by the expressions in `rows`.
 //!
-//! Stage: text -> words -> byte-level BPE. Source: the names in `llama_vocab::impl::load`, the expressions in
-//! `llm_tokenizer_bpe` (llama-vocab.cpp) and their meaning in `unicode_regex_split` (unicode.cpp).
+//! Stage: text -> words -> byte-level BPE. Source: `unicode_regex_split` (unicode.cpp).
 //! The expressions are llama.cpp's, with these changes of form: `(?=[\p{L}])([^a-z])` is written `[\p{L}&&[^a-z]]`;
-//! classes over literal ranges leave out the whitespace in them, as its collapsed text does; [`Split`] does the rule
+//! classes over literal ranges leave out the whitespace in them, as its collapsed text does; `Matches` does the rule
 //! `\s+(?!\S)`. So the linear-time crate `regex` suffices and no input can make it backtrack.
-//! Categories are those of Unicode 15.1, its tables' version, whatever version `regex` has. A new name is a new row.
+//! Categories are those of Unicode 15.1, its tables' version, whatever version `regex` has.
+
+mod rows;
+
+pub(super) use rows::{row, Row};
 
 use regex::Regex;
-
-use crate::error::{Error, Result};
-
-/// A pre-tokenizer and the settings that llama.cpp derives from its name.
-pub(super) struct Row {
-    names: &'static [&'static str],
-    /// Applied one after the other, each to the words that the one before left.
-    exprs: &'static [&'static str],
-    /// Whether a word that is a token is not built by merges.
-    pub(super) ignore_merges: bool,
-    /// Whether a text starts with BOS where metadata does not say.
-    pub(super) add_bos: bool,
-    /// Whether there is a BOS token where metadata names none.
-    pub(super) default_bos: bool,
-}
-
-impl Row {
-    const fn new(names: &'static [&'static str], exprs: &'static [&'static str]) -> Row {
-        Row { names, exprs, ignore_merges: false, add_bos: false, default_bos: true }
-    }
-
-    const fn ignore_merges(mut self) -> Row {
-        self.ignore_merges = true;
-        self
-    }
-
-    const fn add_bos(mut self) -> Row {
-        self.add_bos = true;
-        self
-    }
-
-    const fn no_default_bos(mut self) -> Row {
-        self.default_bos = false;
-        self
-    }
-}
-
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
-const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const DEEPSEEK_V3: &str = r"[!\x22#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Chinese characters to Hangul syllables, in the ranges of DeepSeek's first models.
-const CJK_WIDE: &str = "[[一-龥ࠀ-一가-\u{D7FF}]&&\\S]+";
-const CJK_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
-const PUNCTUATED: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+use rows::{BEFORE_THOUSANDS, BEHIND_THOUSANDS};
 
 /// The Unicode categories in the expressions, and the version they are limited to.
 const CATEGORIES: [&str; 5] = [r"\p{L}", r"\p{M}", r"\p{N}", r"\p{P}", r"\p{S}"];
 const UNICODE: &str = r"\p{Age:15.1}";
-
-/// Every pre-tokenizer that is supported.
-static ROWS: &[Row] = &[
-    Row::new(&["default", ""], &[r"[\p{P}\$\+<=>\^\~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
-    Row::new(
-        &[
-            "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
-            "jina-v5-nano",
-        ],
-        &[LLAMA3],
-    )
-    .ignore_merges()
-    .add_bos(),
-    Row::new(&["dbrx", "smaug-bpe"], &[LLAMA3]),
-    Row::new(&["chatglm-bpe"], &[LLAMA3]).no_default_bos(),
-    Row::new(&["glm4", "glm5"], &[LLAMA3]).no_default_bos().ignore_merges(),
-    Row::new(
-        &[
-            "qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan",
-            "solar-open", "grok-2",
-        ],
-        &[QWEN2],
-    ),
-    Row::new(
-        &["qwen35"],
-        &[r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
-    ),
-    Row::new(
-        &["ufakzeka"],
-        &[r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
-    ),
-    Row::new(&["laguna"], &[r"[^\n]+|[\n]+", QWEN2]),
-    Row::new(
-        &[
-            "gpt-2", "phi-2", "jina-es", "jina-de", "gigachat", "jina-v2-es", "jina-v2-de", "a.x-4.0",
-            "mellum", "modern-bert", "jina-v1-en", "jina-v2-code", "roberta-bpe", "exaone4", "mpt",
-            "olmo", "jais", "trillion", "granite-docling",
-        ],
-        &[GPT2],
-    ),
-    Row::new(
-        &[
-            "starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2",
-        ],
-        &[r"\p{N}", GPT2],
-    ),
-    Row::new(&["falcon"], &[r"[\p{P}\$\+<=>\^\~\|`]+", GPT2, "[0-9][0-9][0-9]"]),
-    Row::new(
-        &["deepseek-llm"],
-        &[
-            r"[\r\n]",
-            "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
-            "\\s?[!-/:-~！-／：-～‘-‟\u{3001}-。]+",
-            r"\s+$",
-            CJK_WIDE,
-            r"\p{N}+",
-        ],
-    ),
-    Row::new(&["deepseek-coder"], &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK_WIDE, r"\p{N}"]),
-    Row::new(
-        &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
-        &[r"\p{N}{1,3}", CJK_KANA, DEEPSEEK_V3],
-    ),
-    Row::new(
-        &["spark2_5"],
-        &[
-            r"\p{N}{1,3}",
-            CJK_KANA,
-            r"[!\x22#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+",
-            r"\p{N}",
-        ],
-    ),
-    Row::new(
-        &["youtu"],
-        &[
-            "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-\u{303F}︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
-            r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ],
-    )
-    .ignore_merges(),
-    Row::new(
-        &["minicpm5"],
-        &[
-            r"\p{N}{1,3}",
-            r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        ],
-    )
-    .ignore_merges(),
-    Row::new(&["poro-chat", "bloom", "gpt3-finnish"], &[PUNCTUATED]),
-    Row::new(&["viking"], &[PUNCTUATED, r"\p{N}"]),
-    Row::new(
-        &["tekken"],
-        &[r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
-    )
-    .ignore_merges()
-    .add_bos(),
-    Row::new(&["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"], &[GPT4O]),
-    Row::new(
-        &["granite-embed-multi-97m"],
-        &[r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^a-z]]*[\p{L}\p{M}&&[^A-Z]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^a-z]]+[\p{L}\p{M}&&[^A-Z]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
-    )
-    .ignore_merges(),
-    Row::new(
-        &["chameleon"],
-        &[
-            "<sentinel:[0-9]+>",
-            "(?:IMGIMG)(?:[A-I]{1,4})Z",
-            r"[\t\n]|    |  ",
-            r"\p{N}",
-            r"[\p{P}!-/:-@\[-`{-\~]",
-            GPT2,
-        ],
-    )
-    .add_bos(),
-    Row::new(
-        &["bailingmoe", "bailingmoe2", "llada-moe"],
-        &[r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"],
-    ),
-    Row::new(
-        &["seed-coder"],
-        &[r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"],
-    ),
-    Row::new(
-        &["exaone-moe"],
-        &[r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"],
-    ),
-];
-
-/// The row of the pre-tokenizer `name`; the empty name is `default`, as in llama.cpp.
-///
-/// # Errors
-/// The name is not in the table.
-pub(super) fn row(name: &str) -> Result<&'static Row> {
-    ROWS.iter()
-        .find(|row| row.names.contains(&name))
-        .ok_or_else(|| Error::unsupported("pre-tokenizer (tokenizer.ggml.pre)", name))
-}
 
 /// The expressions of one row, compiled.
 pub(super) struct PreTokenizer {
@@ -204,7 +25,8 @@ pub(super) struct PreTokenizer {
 impl PreTokenizer {
     /// Compiles the expressions of `row`.
     pub(super) fn new(row: &Row) -> std::result::Result<PreTokenizer, regex::Error> {
-        let splits = row.exprs.iter().map(|expr| Split::new(expr)).collect::<std::result::Result<_, _>>()?;
+        let splits =
+            row.exprs.iter().map(|expr| Split::new(expr, row.in_powers)).collect::<std::result::Result<_, _>>()?;
         Ok(PreTokenizer { splits })
     }
 
@@ -220,28 +42,81 @@ impl PreTokenizer {
     }
 }
 
-/// One expression: what it matches is a word, and so is what lies between two matches.
-struct Split {
+/// One expression, or a cut that none can make.
+enum Split {
+    Matches(Matches),
+    Thousands { regex: Regex, before: bool },
+}
+
+impl Split {
+    fn new(expr: &str, in_powers: bool) -> std::result::Result<Split, regex::Error> {
+        Ok(match expr {
+            BEHIND_THOUSANDS => Split::Thousands { regex: Regex::new(&limited(r"\p{N}+"))?, before: false },
+            BEFORE_THOUSANDS => Split::Thousands { regex: Regex::new("[0-9]+")?, before: true },
+            expr => Split::Matches(Matches { in_powers, ..Matches::new(expr)? }),
+        })
+    }
+
+    fn cut<'t>(&self, text: &'t str, words: &mut Vec<&'t str>) {
+        match self {
+            Split::Matches(matches) => matches.cut(text, words),
+            Split::Thousands { regex, before } => {
+                let mut from = 0;
+                for found in regex.find_iter(text) {
+                    let ends: Vec<usize> = found.as_str().char_indices().map(|(i, c)| i + c.len_utf8()).collect();
+                    if *before && ends.len().is_multiple_of(3) && from < found.start() {
+                        words.push(&text[from..found.start()]);
+                        from = found.start();
+                    }
+                    for (i, end) in ends.iter().enumerate() {
+                        let n_left = ends.len() - 1 - i;
+                        // The end of a number is no place before a group.
+                        if n_left.is_multiple_of(3) && (n_left > 0 || !before) {
+                            words.push(&text[from..found.start() + end]);
+                            from = found.start() + end;
+                        }
+                    }
+                }
+                if from < text.len() {
+                    words.push(&text[from..]);
+                }
+            }
+        }
+    }
+}
+
+/// The expression with its categories limited to the version of Unicode.
+fn limited(expr: &str) -> String {
+    CATEGORIES
+        .iter()
+        .fold(expr.to_owned(), |expr, category| expr.replace(category, &format!("[{category}&&{UNICODE}]")))
+}
+
+/// An expression: what it matches is a word, and so is what lies between two matches.
+struct Matches {
     regex: Regex,
     /// Whether whitespace before a word leaves its last character to that word: the rule `\s+(?!\S)`.
     leaves_last_space: bool,
     /// Whether a rule before that one takes whitespace that ends with a newline.
     takes_newlines: bool,
+    in_powers: bool,
 }
 
-impl Split {
-    fn new(expr: &str) -> std::result::Result<Split, regex::Error> {
-        let expr = &CATEGORIES
-            .iter()
-            .fold(expr.to_owned(), |expr, category| expr.replace(category, &format!("[{category}&&{UNICODE}]")));
+impl Matches {
+    fn new(expr: &str) -> std::result::Result<Matches, regex::Error> {
+        let expr = &limited(expr);
         let rules = expr.strip_suffix(r"|\s+").unwrap_or(expr);
         Ok(match rules.strip_suffix(r"|\s+(?!\S)") {
-            Some(rules) => Split {
+            Some(rules) => Matches {
                 regex: Regex::new(&format!(r"{rules}|\s+"))?,
                 leaves_last_space: true,
                 takes_newlines: rules.contains(r"\s*[\r\n]"),
+                in_powers: false,
             },
-            None => Split { regex: Regex::new(expr)?, leaves_last_space: false, takes_newlines: false },
+            None => {
+                let regex = Regex::new(expr)?;
+                Matches { regex, leaves_last_space: false, takes_newlines: false, in_powers: false }
+            }
         })
     }
 
@@ -252,9 +127,7 @@ impl Split {
                 words.push(&text[at..found.start()]);
             }
             at = found.end();
-            if at < text.len() {
-                at -= self.left_over(found.as_str());
-            }
+            at -= self.left_over(found.as_str(), at == text.len());
             words.push(&text[found.start()..at]);
         }
         if at < text.len() {
@@ -262,8 +135,8 @@ impl Split {
         }
     }
 
-    /// How many bytes of the match `word` belong to the word after it.
-    fn left_over(&self, word: &str) -> usize {
+    /// How many bytes of the match `word` belong to the words after it; `at_end` of the text there are none but its own.
+    fn left_over(&self, word: &str, at_end: bool) -> usize {
         let Some(last) = word.chars().next_back().filter(|c| c.is_whitespace()) else { return 0 };
         let rest = &word[..word.len() - last.len_utf8()];
         let by_newline_rule = self.takes_newlines && matches!(last, '\r' | '\n');
@@ -271,12 +144,25 @@ impl Split {
         if keeps || rest.contains(|c: char| !c.is_whitespace()) {
             return 0;
         }
-        last.len_utf8()
+        match (self.in_powers, at_end) {
+            (false, true) => 0,
+            (false, false) => last.len_utf8(),
+            (true, _) => {
+                // The longest power that leaves whitespace behind it, or nothing at all.
+                let n = word.chars().count() - usize::from(!at_end);
+                let taken = POWERS.into_iter().find(|&power| power <= n).unwrap_or(1);
+                word.chars().skip(taken).map(char::len_utf8).sum()
+            }
+        }
     }
 }
 
+/// Lengths that whitespace is cut into.
+const POWERS: [usize; 9] = [512, 256, 128, 64, 32, 16, 8, 4, 2];
+
 #[cfg(test)]
 mod tests {
+    use super::rows::ROWS;
     use super::*;
 
     fn words(name: &str, text: &str) -> Vec<String> {
@@ -323,6 +209,26 @@ mod tests {
         assert_eq!(words("smollm", " 12"), [" ", "1", "2"]);
         assert_eq!(words("gpt-2", " 1234"), [" 1234"]);
         assert_eq!(words("default", " 1234"), [" ", "123", "4"]);
+    }
+
+    #[test]
+    fn thousands_are_counted_from_the_right() {
+        assert_eq!(words("tiny_aya", "x1234567 89"), ["x", "1", "234", "567", " ", "89"]);
+        assert_eq!(words("afmoe", "123456"), ["123", "456"]);
+        assert_eq!(words("superbpe", "a1234567"), ["a", "1", "234", "567"]);
+        assert_eq!(words("superbpe", "123456"), ["123", "456"]);
+    }
+
+    #[test]
+    fn whitespace_is_cut_into_powers_where_the_model_wants_it() {
+        assert_eq!(words("jais-2", &format!("a{}b", " ".repeat(8))), ["a", "    ", "  ", " ", " b"]);
+        assert_eq!(words("jais-2", &format!("a{}", " ".repeat(7))), ["a", "    ", "  ", " "]);
+        assert_eq!(words("jais-2", "a  b"), ["a", " ", " b"]);
+    }
+
+    #[test]
+    fn chinese_is_kept_apart_from_letters() {
+        assert_eq!(words("kimi-k2", "Kimi是模型's ok"), ["Kimi", "是模型", "'s", " ok"]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod models;
 mod options;
 mod pass;
 mod perplexity;
+mod pre_tokenizers;
 mod prompt_cache;
 mod sample;
 mod sampling_options;
