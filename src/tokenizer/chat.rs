@@ -3,18 +3,19 @@
 //! Source: `tokenizer.chat_template` of the model file, in the environment of Hugging Face transformers
 //! (`utils/chat_template_utils.py`: trimmed blocks, loop controls, `raise_exception`, `strftime_now`, `tojson`); variables,
 //! continuation and the chatml fallback as llama.cpp `common/chat.cpp`; its built-in templates are in `builtin`.
-//! A template is foreign code: it gets fuel in proportion to its input (which also bounds memory and output), a recursion
-//! limit, a deadline for what fuel does not count, no files and no includes.
+//! A template is foreign code: it gets fuel in proportion to its input (which also bounds memory and output), limits of
+//! nesting (`bounds`), a deadline for what fuel does not count, no files and no includes.
 //! Deviation: when a template rewrites earlier turns, llama.cpp cuts its text at a wrong place; here the text behind the
 //! end token of the last answer is taken.
 
+mod bounds;
 mod builtin;
 mod python;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use minijinja::syntax::SyntaxConfig;
@@ -31,9 +32,11 @@ const FUEL: u64 = 300_000;
 const RECURSION_LIMIT: usize = 64;
 /// Time for a rendering, which takes milliseconds; fuel counts neither the text of lists that share their parts nor comparisons.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Lists can be nested as deeply as fuel allows, and their text is made by recursion.
+/// Stack for what is nested as deeply as `bounds` allows.
 const STACK_BYTES: usize = 256 << 20;
 const TOO_SLOW: &str = "it needs too much time";
+/// Name of the threads on which templates are compiled and rendered. A panic there is an error here.
+pub const THREAD: &str = "chat template";
 const PLACEHOLDER: &str = "4e1b7c92";
 
 /// One turn of a conversation.
@@ -126,11 +129,14 @@ impl ChatTemplate {
     fn compile(source: &str, special: SpecialTokens, variables: Map<String, Json>) -> Result<Self> {
         let mut env = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(unsupported)?;
-        env.set_syntax(syntax);
+        env.set_syntax(syntax.clone());
         env.set_recursion_limit(RECURSION_LIMIT);
         env.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         python::install(&mut env);
-        env.add_template_owned("chat", python::without_generation_tags(source)).map_err(unsupported)?;
+        bounds::install(&mut env);
+        let source = bounds::bounded(&python::without_generation_tags(source), &syntax).map_err(unsupported)?;
+        let add = |mut env: Environment<'static>| env.add_template_owned("chat", source).map(|()| env);
+        let env = on_a_thread(DEADLINE, move || add(env))?;
         Ok(ChatTemplate { env, special, variables, merges_system: false, has_parts: false, deadline: DEADLINE })
     }
 
@@ -203,25 +209,9 @@ impl ChatTemplate {
         .map(|(name, value)| (name.to_owned(), value))
         .into();
         variables.extend(self.variables.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
-        let text = self.in_time(env, Value::from(variables))?;
+        let text = on_a_thread(self.deadline, move || env.get_template("chat")?.render(Value::from(variables)))?;
         let own_bos = if self.special.add_bos { text.strip_prefix(&self.special.bos) } else { None };
         Ok(own_bos.map(str::to_string).unwrap_or(text))
-    }
-
-    /// Renders on a thread of its own, which is left alone when it takes too long.
-    fn in_time(&self, env: Environment<'static>, variables: Value) -> Result<String> {
-        let (send, receive) = mpsc::channel();
-        let work = move || {
-            let text = env.get_template("chat").and_then(|template| template.render(variables));
-            // Nobody listens after the deadline.
-            let _ = send.send(text);
-        };
-        let thread = std::thread::Builder::new().name("chat template".into()).stack_size(STACK_BYTES);
-        thread.spawn(work).map_err(|e| Error::io("a thread for the chat template", e))?;
-        match receive.recv_timeout(self.deadline) {
-            Ok(text) => text.map_err(unsupported),
-            Err(_) => Err(Error::unsupported("chat template", TOO_SLOW)),
-        }
     }
 
     /// The turns as the template wants them. Source: llama.cpp `common/chat.cpp` (`system_message_not_supported`).
@@ -272,6 +262,23 @@ impl ChatTemplate {
         text.ok_or_else(|| {
             Error::unsupported("chat template", "it rewrites earlier turns, so the conversation cannot go on")
         })
+    }
+}
+
+/// Works on a thread of its own, which is left alone when it takes too long.
+fn on_a_thread<T: Send + 'static>(
+    deadline: Duration,
+    work: impl FnOnce() -> std::result::Result<T, minijinja::Error> + Send + 'static,
+) -> Result<T> {
+    let (send, receive) = mpsc::channel();
+    // Nobody listens after the deadline.
+    let work = move || drop(send.send(work()));
+    let thread = std::thread::Builder::new().name(THREAD.into()).stack_size(STACK_BYTES);
+    thread.spawn(work).map_err(|e| Error::io("a thread for the chat template", e))?;
+    match receive.recv_timeout(deadline) {
+        Ok(done) => done.map_err(unsupported),
+        Err(RecvTimeoutError::Timeout) => Err(Error::unsupported("chat template", TOO_SLOW)),
+        Err(RecvTimeoutError::Disconnected) => Err(Error::unsupported("chat template", "the template engine failed")),
     }
 }
 

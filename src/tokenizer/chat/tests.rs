@@ -53,13 +53,88 @@ fn a_template_without_end_meets_the_deadline() {
     assert!(template.render(&[user("hi")], true).unwrap().starts_with("[[[[[1], [1]]"));
 }
 
-/// Deep values are made, written and given back by recursion.
+/// Every way to nest, as deep as a tag or a template may be and deeper: compiled, rendered or refused, never a crash.
 #[test]
-fn a_deep_value_fits_the_stack() {
-    let deep = "{% set ns = namespace(x=[]) %}{% for i in range(30000) %}{% set ns.x = [ns.x] %}{% endfor %}";
-    for end in ["", "{{ ns.x }}", "{{ ns.x | tojson }}", "{{ ns.x == [1] }}"] {
-        let _ = rendered(&format!("{deep}{end}"));
+fn nesting_of_every_kind_fits_the_stack() {
+    let forms: [(&str, &str, &str, &str); 16] = [
+        ("{{ ", "not ", "1", " }}"),
+        ("{{ ", "-", "1", " }}"),
+        ("{{ ", "1 if 1 else ", "1", " }}"),
+        ("{{ 1", "+1", "", " }}"),
+        ("{{ 1", "~1", "", " }}"),
+        ("{{ 1", " and 1", "", " }}"),
+        ("{{ 1", "|string", "", " }}"),
+        ("{{ 1", " is string", "", " }}"),
+        ("{{ a", ".b", "", " }}"),
+        ("{{ a", "[0]", "", " }}"),
+        ("{{ a", "()", "", " }}"),
+        ("{{ ", "[", "1", " }}"),
+        ("{% set ", "(", "a", " = 1 %}"),
+        ("", "{% if 1 %}", "1", ""),
+        ("{% if 0 %}", "{% elif 1 %}", "1", "{% endif %}"),
+        ("", "{% set x = [x] %}", "{{ x }}{{ x|tojson }}{{ x == [1] }}", ""),
+    ];
+    for (begin, again, middle, end) in forms {
+        let open = matches!(again, "[" | "(" | "{% if 1 %}");
+        for n in [100, 1_000, 4_990, 6_000, 100_000] {
+            let mut source = format!("{begin}{}{middle}", again.repeat(n));
+            if open {
+                source += &match again {
+                    "[" => "]",
+                    "(" => ")",
+                    _ => "{% endif %}",
+                }
+                .repeat(n);
+            }
+            let done = rendered(&(source + end));
+            assert!(done.is_err() || n < 100_000, "{n} times {again}");
+        }
     }
+    assert_eq!(rendered(&format!("{{{{ 0{} }}}}", "+1".repeat(1_000))).unwrap(), "1000");
+}
+
+/// What is in a namespace is finite, as deep as it was when it came there, and otherwise the same.
+#[test]
+fn a_namespace_holds_plain_values() {
+    let set = |x: &str, then: &str| rendered(&format!("{{% set ns = namespace(a=[]) %}}{{% set ns.a = {x} %}}{then}"));
+    for (x, text) in [
+        ("[1, 'x'] + [2]", "[1, 'x', 2]"),
+        ("{'k': [true, none]}", "{'k': [True, None]}"),
+        ("1, 2", "(1, 2)"),
+        ("[1, 2, 3][1:]", "[2, 3]"),
+        ("{'k': [1, 2]}.items()", "[('k', [1, 2])]"),
+        ("5 if false else '%}'", "%}"),
+        ("1 -", ""),
+    ] {
+        let done = set(x, "{{ ns.a }}");
+        assert!(done.as_ref().map_or(x == "1 -", |done| done == text), "{x}: {done:?}");
+    }
+    assert_eq!(rendered("{% set ns = namespace() %}{% set ns.a, b = [1, 2] -%} {{ ns.a + b }}").unwrap(), "3");
+    assert_eq!(rendered("{% set ns = namespace() %}{% set ns.a | upper -%} x {% endset %}{{ ns.a }}").unwrap(), "X ");
+    assert_eq!(
+        rendered("{% macro m() %}M{% endmacro %}{% set ns = namespace() %}{% set ns.a = m %}{{ ns.a() }}").unwrap(),
+        "M"
+    );
+    for x in ["ns", "[ns]", "{'k': ns}", "{ns: 1}", "[[1, ns]][0:]", "(1, ns)", "namespace()", "[1]|zip([ns])"] {
+        for then in ["", "{{ ns }}", "{{ ns|tojson }}", "{{ ns == 1 }}", "{{ ns ~ '' }}"] {
+            assert!(set(x, then).unwrap_err().to_string().contains("a namespace cannot"), "{x}");
+        }
+    }
+    let looped = "{% set ns = namespace() %}{% for a in [[ns], 1] %}{% set ns.a = loop %}{% endfor %}{{ ns|tojson }}";
+    assert!(rendered(looped).is_err());
+    let block = "{% set ns = namespace() %}{% set ns.a | default([ns], true) %}{% endset %}{{ ns|tojson }}";
+    assert!(rendered(block).is_err());
+    let grown = |n: usize, x: &str| {
+        rendered(&format!("{{% set ns = namespace(a=[]) %}}{{% for i in range({n}) %}}{{% set ns.a = {x} %}}{{% endfor %}}{{{{ ns.a ~ (ns.a|tojson) ~ (ns.a == [1]) }}}}"))
+    };
+    assert!(grown(900, "[ns.a]").is_ok() && grown(1_100, "[ns.a]").unwrap_err().to_string().contains("1000 times"));
+    assert!(grown(10_000, "ns.a[0:]").is_ok() && grown(300, "ns.a + [i]").is_ok());
+    assert!(grown(60, "{'a': ns.a, 'b': ns.a}").is_err() && grown(60, "[ns.a[0:], ns.a[0:]]").is_err());
+}
+
+#[test]
+fn an_engine_that_panics_is_an_error() {
+    assert!(rendered("{% for i in [1] %}{{ loop.cycle() }}{% endfor %}").unwrap_err().to_string().contains("failed"));
 }
 
 #[test]
