@@ -1,5 +1,6 @@
 //! The one error type. Variants are divided by what a user can do about them; the text of each is one line: what, where, what to do.
 //!
+//! Much of that text is foreign (names, templates, answers of servers, words of libraries), so that it is made one line here.
 //! The library returns errors and never prints or exits; the programs in `src/bin` print the chain and choose the exit code.
 
 use std::fmt;
@@ -72,6 +73,13 @@ pub enum Error {
     },
     /// The command line is wrong.
     Usage(String),
+    /// The command line cannot be read.
+    CommandLine {
+        /// The option and the reason.
+        what: String,
+        /// What to type instead, on lines of its own; empty where there is nothing to say.
+        help: String,
+    },
     /// The user pressed Ctrl-C.
     Interrupted,
 }
@@ -108,26 +116,48 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Io { path, source } => write!(f, "{}: {source}", path.display()),
-            Error::Gguf { path, offset: Some(at), what } => {
-                write!(f, "{}: at byte {at}: {what}", path.display())
+        let text = match self {
+            Error::Io { path, source } => format!("{}: {source}", path.display()),
+            Error::Gguf { path, offset: Some(at), what } => format!("{}: at byte {at}: {what}", path.display()),
+            Error::Gguf { path, offset: None, what } => format!("{}: {what}", path.display()),
+            Error::Unsupported { what, name } => format!("unsupported {what}: '{name}'"),
+            Error::Shape { op, want, got } => format!("{op}: expected {want}, got {got}"),
+            Error::Ggml { call } => format!("ggml: {call}"),
+            Error::State { path, what } => {
+                let path = path.display();
+                format!("{path}: the prompt cache cannot be used: {what}; remove the file or name another one")
             }
-            Error::Gguf { path, offset: None, what } => write!(f, "{}: {what}", path.display()),
-            Error::Unsupported { what, name } => write!(f, "unsupported {what}: '{name}'"),
-            Error::Shape { op, want, got } => write!(f, "{op}: expected {want}, got {got}"),
-            Error::Ggml { call } => write!(f, "ggml: {call}"),
-            Error::State { path, what } => write!(
-                f,
-                "{}: the prompt cache cannot be used: {what}; remove the file or name another one",
-                path.display()
-            ),
-            Error::Budget { what } => write!(f, "KV budget: {what}"),
-            Error::Fetch { from, what } => write!(f, "{from}: {what}"),
-            Error::Context { what } | Error::Usage(what) => f.write_str(what),
-            Error::Interrupted => f.write_str("Interrupted by user"),
+            Error::Budget { what } => format!("KV budget: {what}"),
+            Error::Fetch { from, what } => format!("{from}: {what}"),
+            Error::Context { what } | Error::Usage(what) | Error::CommandLine { what, .. } => what.clone(),
+            Error::Interrupted => "Interrupted by user".to_owned(),
+        };
+        f.write_str(&one_line(&text))?;
+        match self {
+            Error::CommandLine { help, .. } => f.write_str(help),
+            _ => Ok(()),
         }
     }
+}
+
+/// Characters of a line that are kept at its beginning and at its end, where it is longer.
+const KEPT: [usize; 2] = [1200, 300];
+
+/// The text on one line that changes nothing on a terminal, without its middle where it is very long.
+pub fn one_line(text: &str) -> String {
+    let plain = |c: char| match c {
+        '\t'..='\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => ' ',
+        // Signs that steer a terminal, or the direction of writing.
+        c if c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => '\u{fffd}',
+        c => c,
+    };
+    let n_chars = text.chars().count();
+    if n_chars <= KEPT[0] + KEPT[1] {
+        return text.chars().map(plain).collect();
+    }
+    let begin: String = text.chars().take(KEPT[0]).map(plain).collect();
+    let end: String = text.chars().skip(n_chars - KEPT[1]).map(plain).collect();
+    format!("{begin} [... {} characters ...] {end}", n_chars - KEPT[0] - KEPT[1])
 }
 
 impl std::error::Error for Error {
@@ -136,5 +166,38 @@ impl std::error::Error for Error {
             Error::Io { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_stays_one_short_line() {
+        assert_eq!(one_line("a\nb\r\u{2028}\u{1b}[31m\u{202e}\0é"), "a b  \u{fffd}[31m\u{fffd}\u{fffd}é");
+        let long = one_line(&format!("head{}tail", "ä\n".repeat(1 << 20)));
+        assert!(long.starts_with("headä ") && long.ends_with(" tail") && long.chars().count() < 1600, "{long}");
+        let text = "x\n".repeat(3000);
+        let io = || std::io::Error::other(text.clone());
+        for e in [
+            Error::io(&text, io()),
+            Error::Gguf { path: (&text).into(), offset: Some(1), what: text.clone() },
+            Error::gguf("x", &text),
+            Error::unsupported("thing", &text),
+            Error::shape(&text, &text, &text),
+            Error::ggml(&text),
+            Error::State { path: (&text).into(), what: text.clone() },
+            Error::Budget { what: text.clone() },
+            Error::Fetch { from: text.clone(), what: text.clone() },
+            Error::Context { what: text.clone() },
+            Error::Usage(text.clone()),
+            Error::CommandLine { what: text.clone(), help: String::new() },
+        ] {
+            let line = e.to_string();
+            assert!(!line.contains('\n') && line.len() < 1700, "{e:?}");
+        }
+        let e = Error::CommandLine { what: "a\nb".into(), help: "\nusage".into() };
+        assert_eq!(e.to_string(), "a b\nusage");
     }
 }

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 /// Reads the arguments behind the program's name after the configuration files and the environment, which `env` looks up.
 ///
 /// # Errors
-/// [`Error::Usage`] with the text for the user, worded as llama.cpp words it; [`Error::Io`] for a configuration file.
+/// [`Error::CommandLine`] with the text for the user, worded as llama.cpp words it; [`Error::Io`] for a configuration file.
 pub fn parse_with_config(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
@@ -35,7 +35,7 @@ pub fn parse_with_config(
 /// Reads the arguments behind the program's name; `env` looks up an environment variable.
 ///
 /// # Errors
-/// [`Error::Usage`] with the text for the user, worded as llama.cpp words it.
+/// [`Error::CommandLine`] with the text for the user, worded as llama.cpp words it.
 pub fn parse(args: impl IntoIterator<Item = OsString>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<LowArgs> {
     parse_after(&[], args, env)
 }

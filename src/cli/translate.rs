@@ -50,7 +50,7 @@ fn word(value: &OsStr) -> Option<&'static str> {
 /// Splits arguments into options; `env` looks up an environment variable, `config` is what configuration files say.
 ///
 /// # Errors
-/// [`Error::Usage`] naming an unknown argument or one whose value is missing or no valid UTF-8.
+/// [`Error::CommandLine`] naming an unknown argument or one whose value is missing or no valid UTF-8.
 pub(super) fn translate(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
@@ -128,7 +128,7 @@ fn refusal(flag: &Flag, origin: &str, why: &str) -> Error {
         Action::Refused(_) => String::new(),
         _ => format!("\n\nusage:\n{}\nto show complete usage, run with -h", help::row(flag)),
     };
-    Error::Usage(format!("error while handling {origin}: {why}{usage}"))
+    Error::CommandLine { what: format!("error while handling {origin}: {why}"), help: usage }
 }
 
 fn command_line(args: impl IntoIterator<Item = OsString>) -> Result<Vec<Given>> {
@@ -138,7 +138,7 @@ fn command_line(args: impl IntoIterator<Item = OsString>) -> Result<Vec<Given>> 
         let (spelling, attached) = split(&arg);
         let known = flags::find(&spelling).filter(|(flag, _)| attached.is_none() || flag.takes_value());
         let Some((flag, on)) = known else {
-            return Err(Error::Usage(unknown(&arg.to_string_lossy())));
+            return Err(unknown(&arg.to_string_lossy()));
         };
         let refuse = |why: &str| refusal(flag, &format!("argument \"{spelling}\""), why);
         let value = match (flag.action, attached) {
@@ -182,13 +182,14 @@ fn split(arg: &OsStr) -> (String, Option<OsString>) {
     }
 }
 
-/// The text for an argument that is no option, with the most similar one.
-fn unknown(arg: &str) -> String {
+/// The error for an argument that is no option, with the most similar one.
+fn unknown(arg: &str) -> Error {
     let name = arg.split('=').next().unwrap_or(arg).replace('_', "-");
     let names = flags::all().flat_map(|f| f.names.iter().chain(f.off));
     let similar = names.map(|n| (strsim::jaro_winkler(n, &name), n)).max_by(|a, b| a.0.total_cmp(&b.0));
     let hint = similar.filter(|(likeness, _)| name.starts_with("--") && *likeness > 0.9);
-    format!("error: invalid argument: {arg}{}", hint.map(|(_, n)| format!("\ndid you mean {n}?")).unwrap_or_default())
+    let help = hint.map(|(_, n)| format!("\ndid you mean {n}?")).unwrap_or_default();
+    Error::CommandLine { what: format!("error: invalid argument: {arg}"), help }
 }
 
 /// The variable of an option and, when it can be switched off, the `_NO_` variable that does so by any value.
