@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::io::{Stderr, Stdout};
+use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::console::Console;
 use super::low::LowArgs;
 use crate::error::Result;
+use crate::gguf::Gguf;
 use crate::hub::{self, Hub, Watch};
 
 /// Replaces the repository or the URL of the model by the path of its file; a plain path stays as it is.
@@ -73,6 +75,10 @@ impl Watch for Bar<'_> {
             style.map_or(bar.clone(), |style| bar.clone().with_style(style))
         });
         bar.set_position(n_bytes);
+    }
+
+    fn check(&mut self, path: &Path) -> Result<()> {
+        Gguf::check_file(path)
     }
 
     fn end(&mut self) {

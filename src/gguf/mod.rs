@@ -65,6 +65,14 @@ impl Gguf {
         Ok(gguf)
     }
 
+    /// Checks the header of one file, whether complete or one part of a split, and that the data it describes lies in the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no GGUF file or is damaged.
+    pub fn check_file(path: &Path) -> Result<()> {
+        read::read_file(path).map(drop)
+    }
+
     fn new(path: &Path, version: u32) -> Gguf {
         Gguf {
             path: path.to_path_buf(),

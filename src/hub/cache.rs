@@ -180,9 +180,11 @@ fn is_hex(hash: &str) -> bool {
     hash.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// A path that stays below the folder that it is joined to.
+/// A path that stays below the folder that it is joined to, without signs that would steer a terminal.
 pub(super) fn is_inside(path: &str) -> bool {
-    !path.is_empty() && Path::new(path).components().all(|c| matches!(c, Component::Normal(_)))
+    !path.is_empty()
+        && !path.contains(char::is_control)
+        && Path::new(path).components().all(|c| matches!(c, Component::Normal(_)))
 }
 
 #[cfg(test)]
@@ -197,7 +199,7 @@ mod tests {
         for id in ["", "a", "a/b/c", "../b", "a/..", "a/b ", "-a/b", "a/b-", "a//b", "a/b\n", "a/ä"] {
             assert!(!is_repo(id), "{id}");
         }
-        for path in ["", "/etc/passwd", "../x", "a/../../x", "./x"] {
+        for path in ["", "/etc/passwd", "../x", "a/../../x", "./x", "a\nb.gguf", "\u{1b}[2J.gguf"] {
             assert!(!is_inside(path), "{path}");
         }
         assert!(is_inside("a/b.gguf") && is_commit(&"a".repeat(40)) && !is_commit("../x") && is_oid(&"0".repeat(64)));

@@ -7,17 +7,19 @@
 use std::fs::{self, File as Disk, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use ureq::http::{HeaderMap, StatusCode};
 
 use super::http::{refused, Client, Failure};
-use super::Watch;
+use super::{Hub, Watch};
 use crate::error::{Error, Result};
 
 const N_ATTEMPTS: u32 = 3;
 const CHUNK: usize = 1 << 18;
+/// Bytes that come in the time after which silence ends an attempt, at least.
+const MIN_BYTES: u64 = 1 << 10;
 
 /// What is to be fetched.
 pub(super) struct File<'a> {
@@ -58,7 +60,7 @@ fn is_current(client: &Client, file: &File) -> bool {
 ///
 /// # Errors
 /// [`Error::Fetch`] when the server does not give it or it is damaged, [`Error::Io`] for the disk.
-pub(super) fn fetch(client: &Client, file: &File, retry_delay: Duration, watch: &mut dyn Watch) -> Result<()> {
+pub(super) fn fetch(client: &Client, file: &File, hub: &Hub, watch: &mut dyn Watch) -> Result<()> {
     if is_current(client, file) {
         return Ok(());
     }
@@ -76,7 +78,7 @@ pub(super) fn fetch(client: &Client, file: &File, retry_delay: Duration, watch: 
     }
     let done = match is_current(client, file) {
         true => Ok(()),
-        false => attempts(client, file, retry_delay, watch),
+        false => attempts(client, file, hub.retry_delay, watch),
     };
     watch.end();
     if done.is_ok() {
@@ -156,8 +158,15 @@ fn once(client: &Client, file: &File, watch: &mut dyn Watch) -> std::result::Res
         let name = file.url.split(['?', '#']).next().and_then(|u| u.rsplit('/').next()).unwrap_or(&name);
         let mut body = answer.body_mut().as_reader();
         let mut chunk = vec![0; CHUNK];
+        let mut mark = (Instant::now(), n_here);
         loop {
             watch.progress(name, n_here, total);
+            if mark.0.elapsed() > client.patience {
+                if n_here - mark.1 < MIN_BYTES {
+                    return Err(ended(n_here, total, "the server has become too slow").into());
+                }
+                mark = (Instant::now(), n_here);
+            }
             let n = body.read(&mut chunk).map_err(|e| ended(n_here, total, &e.to_string()))?;
             if n == 0 {
                 break;
@@ -173,7 +182,13 @@ fn once(client: &Client, file: &File, watch: &mut dyn Watch) -> std::result::Res
             return Err(ended(n_here, total, "no more came").into());
         }
     }
-    check(file, hash, n_here).inspect_err(|_| drop(fs::remove_file(&partial)))?;
+    let checked = check(file, hash, n_here).and_then(|()| match file.content.and_then(|c| c.sha256) {
+        Some(_) => Ok(()),
+        None => {
+            watch.check(&partial).map_err(|e| Failure::final_(format!("what came is no model: {e}; it was removed")))
+        }
+    });
+    checked.inspect_err(|_| drop(fs::remove_file(&partial)))?;
     Disk::open(&partial).and_then(|f| f.sync_all()).and_then(|()| fs::rename(&partial, file.path)).map_err(disk)?;
     let _ = fs::remove_file(&partial_etag);
     if let Some(etag) = etag {

@@ -1,6 +1,7 @@
 //! Requests over HTTP by ureq, and one clear line for every way in which they fail.
 
-use std::time::Duration;
+use std::io::Read;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ureq::http::{Response, StatusCode};
@@ -9,8 +10,6 @@ use ureq::{Agent, Body};
 
 use crate::error::{Error, Result};
 
-/// A server that says nothing for so long has gone away.
-const SILENCE: Duration = Duration::from_secs(60);
 /// Longest answer of the hub's API; its longest lists are far below.
 const MAX_JSON: u64 = 64 << 20;
 
@@ -42,18 +41,19 @@ pub(super) struct Client<'a> {
     agent: Agent,
     token: Option<&'a str>,
     endpoint: &'a str,
+    pub(super) patience: Duration,
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(token: Option<&'a str>, endpoint: &'a str) -> Self {
+    pub(super) fn new(token: Option<&'a str>, endpoint: &'a str, patience: Duration) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("gracekv/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(SILENCE))
-            .timeout_recv_response(Some(SILENCE))
-            .timeout_per_read(Some(SILENCE))
+            .timeout_connect(Some(patience))
+            .timeout_recv_response(Some(patience))
+            .timeout_per_read(Some(patience))
             .tls_config(TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).build());
-        Client { agent: config.build().into(), token, endpoint }
+        Client { agent: config.build().into(), token, endpoint, patience }
     }
 
     /// Asks for `url` with these headers. Statuses are left to the caller.
@@ -86,7 +86,17 @@ impl<'a> Client<'a> {
             if answer.status() != StatusCode::OK {
                 return Err(refused(answer.status()));
             }
-            let body = answer.body_mut().with_config().limit(MAX_JSON).read_to_vec().map_err(|e| failure(&e))?;
+            let mut reader = answer.body_mut().with_config().limit(MAX_JSON).reader();
+            let (start, mut body, mut chunk) = (Instant::now(), Vec::new(), vec![0; 1 << 16]);
+            loop {
+                match reader.read(&mut chunk).map_err(|e| Failure::passing(e.to_string()))? {
+                    0 => break,
+                    n => body.extend_from_slice(&chunk[..n]),
+                }
+                if start.elapsed() > 4 * self.patience {
+                    return Err(Failure::passing("the server is too slow"));
+                }
+            }
             serde_json::from_slice(&body).map_err(|e| Failure::final_(format!("the answer is no JSON: {e}")))
         };
         ask().map_err(|f| f.at(url))

@@ -25,6 +25,9 @@ pub use cache::cached_models;
 /// Where Hugging Face answers.
 const ENDPOINT: &str = "https://huggingface.co/";
 
+/// Silence after which a server is given up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Who hears about a download.
 pub trait Watch {
     /// A line for the user; level as of the console (2 warning, 3 information).
@@ -32,6 +35,12 @@ pub trait Watch {
 
     /// So many bytes of a file are here; `total` is unknown where the server does not say.
     fn progress(&mut self, name: &str, n_bytes: u64, total: Option<u64>);
+
+    /// Looks into a file whose content nobody has vouched for, before it gets its name. An error refuses it.
+    ///
+    /// # Errors
+    /// When it is not what it should be.
+    fn check(&mut self, path: &Path) -> Result<()>;
 
     /// The file is complete, or was given up.
     fn end(&mut self);
@@ -52,6 +61,8 @@ pub struct Hub {
     pub offline: bool,
     /// Time before the second attempt; it doubles before each further one.
     pub retry_delay: Duration,
+    /// A server that says nothing for so long has gone away.
+    pub patience: Duration,
 }
 
 impl Hub {
@@ -73,7 +84,12 @@ impl Hub {
             token: token.map(str::to_owned),
             offline,
             retry_delay: Duration::from_secs(2),
+            patience: PATIENCE,
         })
+    }
+
+    fn client(&self) -> Client<'_> {
+        Client::new(self.token.as_deref(), &self.endpoint, self.patience)
     }
 
     /// The model file of `user/model[:quant]`, fetched unless the cache has it; `file` names one of the repository instead.
@@ -90,8 +106,11 @@ impl Hub {
     /// # Errors
     /// [`Error::Fetch`] when it is nowhere or damaged.
     pub fn url(&self, url: &str, to: Option<&Path>, watch: &mut dyn Watch) -> Result<PathBuf> {
+        if url.contains(|c: char| c.is_control() || c.is_whitespace()) {
+            return Err(Error::Usage(format!("error: --model-url {url} has characters that no URL has")));
+        }
         let parts = choose::all_parts(url);
-        let client = Client::new(self.token.as_deref(), &self.endpoint);
+        let client = self.client();
         let mut first = None;
         for part in &parts {
             let name = part.split(['?', '#']).next().and_then(|p| p.rsplit('/').next()).unwrap_or("");
@@ -110,7 +129,7 @@ impl Hub {
             } else {
                 let lock = path.with_file_name(format!("{name}.lock"));
                 let file = File { url: part, path: &path, lock, content: None };
-                download::fetch(&client, &file, self.retry_delay, watch)?;
+                download::fetch(&client, &file, self, watch)?;
             }
             first.get_or_insert(path);
         }

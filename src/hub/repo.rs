@@ -25,7 +25,7 @@ struct Entry {
 pub(super) fn fetch(hub: &Hub, name: &str, file: Option<&str>, watch: &mut dyn Watch) -> Result<PathBuf> {
     let (id, tag) = name.split_once(':').unwrap_or((name, ""));
     let repo = Repo::new(&hub.repos, id)?;
-    let client = Client::new(hub.token.as_deref(), &hub.endpoint);
+    let client = hub.client();
     let mut entries = Vec::new();
     let mut failed = None;
     if !hub.offline {
@@ -127,6 +127,6 @@ fn place(client: &Client, repo: &Repo, entry: &Entry, hub: &Hub, watch: &mut dyn
     let content = Content { sha256: Some(oid).filter(|oid| oid.len() == 64), n_bytes: entry.n_bytes };
     let blob = repo.blob(oid);
     let file = File { url: &entry.url, path: &blob, lock: repo.lock(oid), content: Some(content) };
-    download::fetch(client, &file, hub.retry_delay, watch)?;
+    download::fetch(client, &file, hub, watch)?;
     repo.link(oid, &entry.snapshot)
 }

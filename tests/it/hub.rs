@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use gracekv::error::Result;
+use gracekv::error::{Error, Result};
 use gracekv::hub::{Hub, Watch};
 use tempfile::TempDir;
 
@@ -27,6 +27,13 @@ impl Watch for Ear {
         self.positions.push(n_bytes);
     }
 
+    fn check(&mut self, path: &Path) -> Result<()> {
+        match std::fs::read(path).is_ok_and(|content| content.starts_with(b"broken")) {
+            true => Err(Error::gguf(path, "broken")),
+            false => Ok(()),
+        }
+    }
+
     fn end(&mut self) {}
 }
 
@@ -38,6 +45,7 @@ fn hub(server: &Server, dir: &TempDir) -> Hub {
         token: None,
         offline: false,
         retry_delay: Duration::from_millis(10),
+        patience: Duration::from_millis(1500),
     }
 }
 
@@ -129,6 +137,55 @@ fn a_damaged_file_is_refused_and_removed() {
     assert_eq!(std::fs::read(hub.repo("a/b", None, &mut Ear::default()).unwrap()).unwrap(), content);
 }
 
+/// Nobody has said what is in a file by URL: what it should be is checked before it has its name.
+#[test]
+fn what_is_no_model_does_not_get_its_name() {
+    let (server, dir) = (Server::start(), TempDir::new().unwrap());
+    server.file("files/m.gguf", b"broken");
+    let url = format!("{}files/m.gguf", server.url);
+    let e = error(hub(&server, &dir).url(&url, None, &mut Ear::default()));
+    assert!(e.starts_with(&url) && e.contains("what came is no model") && e.contains("it was removed"), "{e}");
+    let model = std::fs::read(tiny::path("llama")).unwrap();
+    for (name, content) in
+        [("page.gguf", &b"<html>please log in</html>"[..]), ("none.gguf", b""), ("cut.gguf", &model[..model.len() / 2])]
+    {
+        server.file(name, content);
+        let url = format!("{}{name}", server.url);
+        let (code, err) = text(&run(&server, &dir, &["-mu", &url]).output().unwrap());
+        assert_eq!(code, Some(1), "{err}");
+        assert!(err.lines().last().unwrap().contains("what came is no model"), "{err}");
+        assert!(names(&dir.path().join(".cache/llama.cpp")).iter().all(|n| n.ends_with(".lock")), "{name}");
+    }
+}
+
+/// A server that says nothing, hardly anything or always something else is given up.
+#[test]
+fn a_server_without_an_answer_is_given_up() {
+    let (server, dir) = (Server::start(), TempDir::new().unwrap());
+    let hub = Hub { patience: Duration::from_millis(200), ..hub(&server, &dir) };
+    let late = Fault::Late(Duration::from_secs(5));
+    let drip = Fault::Drip(Duration::from_millis(20));
+    let refs = "api/models/a/b/refs";
+    server.redirect("loop.gguf", "/loop.gguf");
+    server.redirect("there.gguf", "/back.gguf");
+    server.redirect("back.gguf", "/there.gguf");
+    server.file("m.gguf", &bytes(20_000));
+    let start = Instant::now();
+    for fault in [&late, &drip] {
+        server.repo("a/b", &[("m.gguf", &bytes(20_000))]);
+        server.file(refs, &[b' '; 20_000]);
+        server.fail(refs, &[fault.clone(), fault.clone(), fault.clone()]);
+        error(hub.repo("a/b", None, &mut Ear::default()));
+        server.fail("m.gguf", &[fault.clone(), fault.clone(), fault.clone()]);
+        let e = error(hub.url(&format!("{}m.gguf", server.url), None, &mut Ear::default()));
+        assert!(e.contains("download failed after 3 attempts"), "{e}");
+    }
+    for name in ["loop.gguf", "there.gguf"] {
+        error(hub.url(&format!("{}{name}", server.url), None, &mut Ear::default()));
+    }
+    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+}
+
 #[test]
 fn refusals_say_what_to_do() {
     let (server, dir) = (Server::start(), TempDir::new().unwrap());
@@ -208,9 +265,13 @@ fn a_hostile_hub_writes_nowhere_else() {
     let (server, dir) = (Server::start(), TempDir::new().unwrap());
     let hub = hub(&server, &dir);
     let good = sha256(b"x");
-    for (path, oid) in
-        [("../../../../m.gguf", good.as_str()), ("/tmp/m.gguf", &good), ("m.gguf", "../../../evil"), ("m.gguf", "")]
-    {
+    for (path, oid) in [
+        ("../../../../m.gguf", good.as_str()),
+        ("/tmp/m.gguf", &good),
+        ("a\n\u{1b}b.gguf", &good),
+        ("m.gguf", "../../../evil"),
+        ("m.gguf", ""),
+    ] {
         let tree = serde_json::json!([{"type": "file", "path": path, "lfs": {"oid": oid, "size": 1}}]);
         server.listing("a/b", &tree.to_string());
         server.file(&format!("a/b/resolve/{COMMIT}/{path}"), b"x");

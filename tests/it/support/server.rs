@@ -20,6 +20,8 @@ pub enum Fault {
     Cut(usize),
     /// The answer comes late.
     Late(Duration),
+    /// The body comes a byte at a time, with this pause.
+    Drip(Duration),
 }
 
 /// One request as it came.
@@ -162,6 +164,14 @@ fn answer(stream: TcpStream, state: &Mutex<State>) -> std::io::Result<()> {
         }
     };
     let body = if let Some(Fault::Cut(n)) = fault { &body[..n] } else { body };
+    if let Some(Fault::Drip(pause)) = fault {
+        for byte in body {
+            out.write_all(&[*byte])?;
+            out.flush()?;
+            std::thread::sleep(pause);
+        }
+        return Ok(());
+    }
     if method != "HEAD" {
         out.write_all(body)?;
     }
