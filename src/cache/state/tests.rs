@@ -47,7 +47,7 @@ fn compress(cache: &mut KvCache, n_prompt: usize, bias: f32) {
             (head.new_keys, head.new_values) = (vec![0.5; 64], vec![0.25; 32]);
             head
         };
-        let mirror = Mirror::new(&cache);
+        let mirror = Mirror::new(cache);
         cache.rewrite(&LayerPlan { il, heads: vec![head(0), head(1)] }, 0, n_prompt, 8, &mirror).unwrap();
     }
 }

@@ -158,7 +158,7 @@ impl Build<'_> {
         };
         let out = self.spread(&out, hadamard_v)?;
         let out = match &l.latent {
-            Some(latent) => self.from_latent(&out, latent)?,
+            Some(latent) => self.latent_values(&out, latent)?,
             None => out,
         };
         let out = self.ctx.reshape(&out, &[out.ne()[0] * hp.n_head, n])?.named(&format!("kqv_out-{il}"));

@@ -41,7 +41,7 @@ impl Build<'_> {
     }
 
     /// The heads' own values from their sums of latents. Shapes: `{n_latent, n_head, n}` to `{head_dim, n_head, n}`.
-    pub(super) fn from_latent(&self, out: &Tensor, w: &Latent) -> Result<Tensor> {
+    pub(super) fn latent_values(&self, out: &Tensor, w: &Latent) -> Result<Tensor> {
         let heads = self.ctx.mul_mat(&w.v_b, &self.ctx.permute(out, [0, 2, 1, 3])?)?;
         self.ctx.cont(&self.ctx.permute(&heads, [0, 2, 1, 3])?)
     }
