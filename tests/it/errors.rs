@@ -102,7 +102,7 @@ fn models_that_lack_something() {
         ("llama.attention.head_count", 3, "does not divide"),
         ("llama.attention.head_count", 0, "expected 1 to"),
         ("llama.rope.dimension_count", 33, "even number"),
-        ("llama.expert_count", 8, "with 8 experts"),
+        ("llama.expert_count", 8, "expert_used_count is missing"),
     ];
     for (key, value, want) in numbers {
         let e = refused(&changed(&dir, "number.gguf", |r| r.header.set(key, value as u32).unwrap()), &[]);

@@ -92,7 +92,9 @@ pub fn recipe(name: &str) -> Recipe {
 const FIRST: [&str; 3] = ["llama", "qwen3", "gemma3"];
 
 /// Models that differ in what cache and pass see: rotations and none, parts of a key, windows, soft caps, sinks, one latent head.
-pub const KINDS: [&str; 8] = ["llama", "qwen2", "gemma3", "gemma2", "smollm3", "gpt-oss", "phi2", "deepseek2"];
+/// Where there are experts, all are used: a choice among them may change with the last bit.
+pub const KINDS: [&str; 8] =
+    ["llama", "qwen3", "gemma3", "gemma2", "smollm3", "gpt-oss/all-experts", "phi2", "deepseek2/all-experts"];
 
 /// All tiny models, architectures and variants.
 pub fn names() -> impl Iterator<Item = &'static str> + Clone {

@@ -92,6 +92,7 @@ pub const NAMES: &[&str] = &[
     "olmoe",
     "smollm3",
     "gpt-oss",
+    "gpt-oss/all-experts",
     "command-r",
     "cohere2",
     "stablelm",
@@ -113,6 +114,7 @@ pub const NAMES: &[&str] = &[
     "baichuan/alibi",
     "deepseek2",
     "deepseek2/groups",
+    "deepseek2/all-experts",
     "llama4",
 ];
 
@@ -121,7 +123,10 @@ fn shape(name: &str) -> Shape {
     let wide = Shape { head_dim: 32, ..base.clone() };
     let layer_norm = Shape { layer_norm: true, ..base.clone() };
     let narrow = |shape: &Shape| Shape { n_ff: N_FF_EXPERT, ..shape.clone() };
-    let experts = vec![("expert_count", N_EXPERT as u32), ("expert_used_count", 2)];
+    let experts = vec![
+        ("expert_count", N_EXPERT as u32),
+        ("expert_used_count", if name.ends_with("all-experts") { N_EXPERT as u32 } else { 2 }),
+    ];
     let sized = [experts.clone(), vec![("expert_feed_forward_length", N_FF_EXPERT as u32)]].concat();
     let sliding =
         |pattern: u32| vec![("attention.sliding_window", N_SWA as u32), ("attention.sliding_window_pattern", pattern)];
@@ -214,7 +219,7 @@ fn shape(name: &str) -> Shape {
             ..narrow(&base)
         },
         "smollm3" => Shape { n_layer: 5, outer: vec![], ..wide },
-        "gpt-oss" => Shape {
+        "gpt-oss" | "gpt-oss/all-experts" => Shape {
             n_layer: 4,
             numbers: [sized, sliding(2), vec![("rope.scaling.original_context_length", 64)]].concat(),
             floats: vec![("rope.scaling.factor", 4.0)],
@@ -222,7 +227,10 @@ fn shape(name: &str) -> Shape {
             layer: vec![
                 "attn_norm e attn_sinks n post_attention_norm e",
                 QKV_BIASED,
-                "ffn_gate_inp+ e,x ffn_gate_exps+ e,m,x:mxfp4 ffn_up_exps+ e,m,x:mxfp4 ffn_down_exps+ m,e,x:mxfp4",
+                match name {
+                    "gpt-oss" => "ffn_gate_inp+ e,x ffn_gate_exps+ e,m,x:mxfp4 ffn_up_exps+ e,m,x:mxfp4 ffn_down_exps+ m,e,x:mxfp4",
+                    _ => "ffn_gate_inp+ e,x ffn_gate_exps+ e,m,x ffn_up_exps+ e,m,x ffn_down_exps+ m,e,x",
+                },
             ],
             ..wide
         },
@@ -312,7 +320,7 @@ fn shape(name: &str) -> Shape {
             spm: true,
             ..base
         },
-        "deepseek2" | "deepseek2/groups" => {
+        "deepseek2" | "deepseek2/groups" | "deepseek2/all-experts" => {
             let groups = name == "deepseek2/groups";
             let latent = vec![
                 ("attention.key_length", (N_LATENT + N_ROT_LATENT) as u32),
