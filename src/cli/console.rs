@@ -4,12 +4,13 @@
 //! lines only when standard error is one. Source of the colours and of the form of messages: llama.cpp `common/console.cpp`
 //! and `common/log.cpp`.
 
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use super::log_file::LogFile;
 use super::low::{LowArgs, OnOffAuto};
+use super::NewFile;
 use crate::error::{Error, Result};
 
 /// What a piece of text is, for its colour.
@@ -48,8 +49,8 @@ pub struct Console<O: Write, E: Write> {
     form: Form,
     start: Instant,
     /// Copies of the text, and of text and messages.
-    copy: Option<File>,
-    log: Option<File>,
+    copy: Option<NewFile>,
+    log: Option<LogFile>,
     /// Whether the last text did not end a line.
     in_line: bool,
 }
@@ -66,7 +67,7 @@ impl Console<io::Stdout, io::Stderr> {
     /// The console of this process.
     ///
     /// # Errors
-    /// When the file of the log cannot be written.
+    /// When the file of the log cannot be opened.
     pub fn open(low: &LowArgs) -> Result<Self> {
         let (out, err) = (io::stdout(), io::stderr());
         let plain = low.simple_io
@@ -85,7 +86,7 @@ impl Console<io::Stdout, io::Stderr> {
         };
         let mut console = Console::with(out, err, has_color, has_progress, low.verbosity);
         console.form = Form { prefix: low.log_prefix, timestamps: low.log_timestamps, colors };
-        console.log = low.log_file.as_deref().map(create).transpose()?;
+        console.log = low.log_file.as_deref().map(LogFile::open).transpose()?;
         Ok(console)
     }
 }
@@ -115,8 +116,27 @@ impl<O: Write, E: Write> Console<O, E> {
     /// # Errors
     /// When the file cannot be made.
     pub fn copy_to(&mut self, path: &Path) -> Result<()> {
-        self.copy = Some(create(path)?);
+        self.copy = Some(NewFile::create(path)?);
         Ok(())
+    }
+
+    /// The run goes on: from here on the log replaces what its file held.
+    ///
+    /// # Errors
+    /// When the log cannot be written.
+    pub fn accept_log(&mut self) -> Result<()> {
+        self.log.as_mut().map_or(Ok(()), LogFile::accept)
+    }
+
+    /// Ends the copies: that of the text gets its name, unless a run that failed has written nothing to it.
+    ///
+    /// # Errors
+    /// When one cannot be written.
+    pub fn keep_copies(&mut self, is_ok: bool) -> Result<()> {
+        if is_ok {
+            self.accept_log()?;
+        }
+        self.copy.take().filter(|file| is_ok || file.is_sound()).map_or(Ok(()), NewFile::finish)
     }
 
     /// Whether standard error is a terminal that progress may be shown on.
@@ -151,8 +171,12 @@ impl<O: Write, E: Write> Console<O, E> {
     fn put(&mut self, n: usize) -> io::Result<()> {
         let bytes = &self.partial[..n];
         self.out.write_all(bytes)?;
-        for file in self.copy.iter_mut().chain(&mut self.log) {
-            file.write_all(bytes)?;
+        if let Some(copy) = &mut self.copy {
+            let written = copy.write_all(bytes).and_then(|()| copy.flush());
+            written.map_err(|e| io::Error::other(Error::io(copy.path(), e)))?;
+        }
+        if let Some(log) = &mut self.log {
+            log.write(bytes).map_err(io::Error::other)?;
         }
         self.in_line = bytes.last().map_or(self.in_line, |&b| b != b'\n');
         self.partial.drain(..n);
@@ -200,7 +224,7 @@ impl<O: Write, E: Write> Console<O, E> {
             // Messages are a courtesy: a closed standard error must not end the run.
             let _ = writeln!(self.err, "{stamp}{color}{text}{reset}");
             if let Some(log) = &mut self.log {
-                let _ = writeln!(log, "{stamp}{text}");
+                let _ = log.write(format!("{stamp}{text}\n").as_bytes());
             }
         }
     }
@@ -244,13 +268,21 @@ impl<O: Write, E: Write> Console<O, E> {
     }
 }
 
+/// The error of a console's text, which went to standard output or to a copy.
+///
+/// # Errors
+/// That of `written`.
+pub fn out(written: io::Result<()>) -> Result<()> {
+    written.map_err(|e| match e.downcast::<Error>() {
+        // A copy says itself where it is.
+        Ok(e) => e,
+        Err(e) => Error::io("standard output", e),
+    })
+}
+
 /// Whether an error means that the reader of our output has gone, which is no failure of ours (exit status 0).
 pub fn is_closed(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::BrokenPipe
-}
-
-fn create(path: &Path) -> Result<File> {
-    File::create(path).map_err(|e| Error::io(path, e))
 }
 
 /// Bytes at the end that begin a character but do not finish it.
@@ -339,13 +371,14 @@ mod tests {
         let (copy, log) = (dir.path().join("copy"), dir.path().join("log"));
         let mut console = Console::with(io::sink(), io::sink(), true, false, 3);
         console.copy_to(&copy).unwrap();
-        console.log = Some(create(&log).unwrap());
+        console.log = Some(LogFile::open(&log).unwrap());
         console.style(Style::Input).unwrap();
         console.write("a\u{20ac}".as_bytes()).unwrap();
         console.end_line().unwrap();
         console.end_line().unwrap();
         console.message(3, "m");
         console.finish().unwrap();
+        console.keep_copies(true).unwrap();
         assert_eq!(std::fs::read_to_string(copy).unwrap(), "a\u{20ac}\n");
         assert_eq!(std::fs::read_to_string(log).unwrap(), "a\u{20ac}\nm\n");
     }

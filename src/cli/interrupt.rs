@@ -1,10 +1,13 @@
 //! Signals: the first Ctrl-C stops the answer, the second ends the program; SIGTERM and SIGHUP end it after the current token.
+//! While there is no answer to be stopped, because the model is fetched or loaded, each ends the program at once.
 //!
 //! A program that a signal has ended exits with 128 and the number of the signal, as shells report it.
 
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::new_file;
 use crate::error::{Error, Result};
 
 /// Exit status of a program that was ended by Ctrl-C.
@@ -17,6 +20,8 @@ pub struct Interrupt(Arc<State>);
 #[derive(Default)]
 struct State {
     pressed: AtomicBool,
+    /// Nothing asks for signals yet.
+    is_starting: AtomicBool,
     /// The signal that ends the program, 0 = none.
     ending: AtomicI32,
     /// What has to be put right before the process ends while a line is edited; `None` while none is.
@@ -33,14 +38,14 @@ impl Interrupt {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
             .map_err(|e| Error::unsupported("signal handler", e.to_string()))?;
-        let interrupt = Interrupt::default();
+        let interrupt = Interrupt::starting();
         let in_handler = interrupt.clone();
         std::thread::spawn(move || {
             for signal in signals.forever() {
                 let is_last = if signal == SIGINT { in_handler.press() } else { in_handler.end(signal) };
                 if is_last {
                     in_handler.leave_editor();
-                    std::process::exit(128 + signal);
+                    end(128 + signal);
                 }
             }
         });
@@ -53,20 +58,31 @@ impl Interrupt {
     /// [`Error::Unsupported`] when it is taken already or the system refuses.
     #[cfg(not(unix))]
     pub fn install() -> Result<Self> {
-        let interrupt = Interrupt::default();
+        let interrupt = Interrupt::starting();
         let in_handler = interrupt.clone();
         let installed = ctrlc::set_handler(move || {
             if in_handler.press() {
-                std::process::exit(EXIT_INTERRUPTED);
+                end(EXIT_INTERRUPTED);
             }
         });
         installed.map_err(|e| Error::unsupported("Ctrl-C handler", e.to_string()))?;
         Ok(interrupt)
     }
 
-    /// Records a Ctrl-C and tells whether an earlier one is still pending.
+    fn starting() -> Self {
+        let interrupt = Interrupt::default();
+        interrupt.0.is_starting.store(true, Ordering::SeqCst);
+        interrupt
+    }
+
+    /// From now on signals are asked for.
+    pub fn started(&self) {
+        self.0.is_starting.store(false, Ordering::SeqCst);
+    }
+
+    /// Records a Ctrl-C and tells whether nobody will see it, or an earlier one is still pending.
     fn press(&self) -> bool {
-        self.0.pressed.swap(true, Ordering::SeqCst)
+        self.0.pressed.swap(true, Ordering::SeqCst) || self.0.is_starting.load(Ordering::SeqCst)
     }
 
     /// Records a signal that ends the program, and tells whether it has to end at once.
@@ -74,8 +90,9 @@ impl Interrupt {
     fn end(&self, signal: i32) -> bool {
         let earlier = self.0.ending.swap(signal, Ordering::SeqCst);
         self.press();
+        let is_starting = self.0.is_starting.load(Ordering::SeqCst);
         // The editor waits for keys and asks nobody.
-        earlier != 0 || self.0.edited.lock().is_ok_and(|edited| edited.is_some())
+        earlier != 0 || is_starting || self.0.edited.lock().is_ok_and(|edited| edited.is_some())
     }
 
     /// Says what has to be put right when a signal ends the program from now on; `None` when a line is no longer edited.
@@ -109,6 +126,14 @@ impl Interrupt {
     }
 }
 
+/// Ends the process, wherever it is.
+fn end(code: i32) {
+    new_file::remove_unfinished();
+    // A closed standard error changes nothing any more.
+    let _ = writeln!(std::io::stderr(), "Interrupted by user");
+    std::process::exit(code);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +158,11 @@ mod tests {
         assert!(interrupt.is_pending());
         assert_eq!(interrupt.ending(), Some(143));
         assert!(interrupt.end(15), "the second one is not waited for");
+        let starting = Interrupt::starting();
+        assert!(starting.end(15) && Interrupt::starting().press());
+        starting.started();
+        starting.0.pressed.store(false, Ordering::SeqCst);
+        assert!(!starting.press());
         let editing = Interrupt::default();
         editing.set_editing(Some(Box::new(|| ())));
         assert!(editing.end(1));

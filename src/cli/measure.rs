@@ -4,16 +4,15 @@ use super::console::{is_closed, Console};
 use super::high::{method_name, HighArgs};
 use super::low::Special;
 use super::setup::{self, Loaded};
-use super::source;
-use super::{help, parse};
+use super::{help, parse, process, source};
 use crate::compress::{self, METHODS};
-use crate::error::{Error, Result};
+use crate::error::{one_line, Error, Result};
 use crate::eval::{Case, Event, Outcome, Setting};
 use crate::ggml;
 use crate::pass::Target;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{Stderr, Stdout};
+use std::io::{Stderr, Stdout, Write};
 use std::str::FromStr;
 
 /// An option of a tool that gracekv-run does not have, or that means something else there.
@@ -158,30 +157,23 @@ pub struct Tool {
 impl Tool {
     /// Runs the program with these arguments and gives its exit code.
     pub fn main(&self, args: impl IntoIterator<Item = OsString>) -> i32 {
-        let parsed = Given::separate(args, self.tables).and_then(|given| {
+        // Nothing asks for signals in these programs: each ends them at once.
+        let parsed = process::start().and_then(|_| Given::separate(args, self.tables)).and_then(|given| {
             let low = parse::parse_with_config(given.rest.iter().cloned(), &|name| std::env::var_os(name))?;
             Ok((given, low))
         });
         let (given, low) = match parsed {
             Ok(parsed) => parsed,
-            Err(e) => {
-                eprintln!("{e}");
-                return 1;
-            }
+            Err(e) => return process::fail(&e),
         };
         match low.special {
-            Some(Special::Help) => print!("{}", self.help()),
-            Some(Special::Version) => eprint!("{}", help::version()),
-            _ if given.list("--kv-method").iter().any(|m| m == "list") => {
-                print!("{}", help::methods());
-            }
+            Some(Special::Help) => return process::print(&self.help()),
+            Some(Special::Version) => drop(std::io::stderr().write_all(help::version().as_bytes())),
+            _ if given.list("--kv-method").iter().any(|m| m == "list") => return process::print(&help::methods()),
             _ => {
                 let mut console = match Console::open(&low) {
                     Ok(console) => console,
-                    Err(e) => {
-                        eprintln!("error: {e}");
-                        return 1;
-                    }
+                    Err(e) => return process::fail(&e),
                 };
                 return match self.start(&given, low, &mut console) {
                     Ok(()) => 0,
@@ -205,7 +197,7 @@ impl Tool {
         source::resolve(&mut low, &|name| std::env::var_os(name), console)?;
         let args = HighArgs::new(low)?;
         for warning in &args.low.warnings {
-            console.message(2, &format!("warning: {warning}"));
+            console.message(2, &format!("warning: {}", one_line(warning)));
         }
         ggml::set_log(args.low.verbosity >= 2);
         // A pool that exists already (another run in this process) serves as well.
@@ -215,7 +207,8 @@ impl Tool {
         let mut notices = Vec::new();
         let loaded = setup::load(&args, &mut |text| notices.push(text))?;
         console.clear_progress();
-        notices.iter().for_each(|text| console.message(2, &format!("warning: {text}")));
+        notices.iter().for_each(|text| console.message(2, &format!("warning: {}", one_line(text))));
+        console.accept_log()?;
         (self.run)(given, &args, &loaded, console)
     }
 

@@ -4,6 +4,10 @@ use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// The temporary files of this process, for an end that runs no destructors.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A file under a temporary name beside the one it will have; without [`NewFile::finish`] it disappears.
 pub struct NewFile {
@@ -11,6 +15,8 @@ pub struct NewFile {
     /// None where the file is a device or a pipe, which must not be replaced.
     temporary: Option<PathBuf>,
     file: BufWriter<File>,
+    has_content: bool,
+    has_failed: bool,
 }
 
 impl NewFile {
@@ -24,15 +30,37 @@ impl NewFile {
         };
         if path.metadata().is_ok_and(|m| !m.is_file()) {
             let file = File::options().write(true).open(path).map_err(|e| Error::io(path, e))?;
-            return Ok(NewFile { path: path.into(), temporary: None, file: BufWriter::new(file) });
+            return Ok(NewFile::new(path.into(), None, file));
         }
+        // What may not be written to is not replaced, either.
+        let old = match File::options().write(true).open(path) {
+            Ok(old) => Some(old.metadata().map_err(|e| Error::io(path, e))?.permissions()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(Error::io(path, e)),
+        };
         let mut name = name.to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
         // A link keeps leading to its file.
         let path = path.canonicalize().unwrap_or_else(|_| path.into());
         let temporary = path.with_file_name(name);
         let file = File::create(&temporary).map_err(|e| Error::io(&path, e))?;
-        Ok(NewFile { path, temporary: Some(temporary), file: BufWriter::new(file) })
+        if let Ok(mut unfinished) = UNFINISHED.lock() {
+            unfinished.push(temporary.clone());
+        }
+        let new = NewFile::new(path, Some(temporary), file);
+        if let Some(old) = old {
+            new.file.get_ref().set_permissions(old).map_err(|e| Error::io(&new.path, e))?;
+        }
+        Ok(new)
+    }
+
+    fn new(path: PathBuf, temporary: Option<PathBuf>, file: File) -> NewFile {
+        NewFile { path, temporary, file: BufWriter::new(file), has_content: false, has_failed: false }
+    }
+
+    /// Whether something was written, and all of it could be.
+    pub fn is_sound(&self) -> bool {
+        self.has_content && !self.has_failed
     }
 
     /// Where it will be.
@@ -57,18 +85,30 @@ impl NewFile {
 
 impl Write for NewFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write(bytes)
+        self.has_content |= !bytes.is_empty();
+        self.file.write(bytes).inspect_err(|_| self.has_failed = true)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
+        self.file.flush().inspect_err(|_| self.has_failed = true)
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
+        let Some(temporary) = &self.temporary else { return };
         // Once it has its name there is nothing to remove; that a leftover cannot be removed is no second error.
-        let _ = self.temporary.as_ref().map(std::fs::remove_file);
+        let _ = std::fs::remove_file(temporary);
+        if let Ok(mut unfinished) = UNFINISHED.lock() {
+            unfinished.retain(|path| path != temporary);
+        }
+    }
+}
+
+/// Removes all files that do not have their name yet. Only for a process that ends at once.
+pub fn remove_unfinished() {
+    for path in UNFINISHED.lock().iter().flat_map(|unfinished| unfinished.iter()) {
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -105,6 +145,24 @@ mod tests {
             assert!(NewFile::create(bad).is_err(), "{bad:?}");
         }
         assert_eq!(files(), 1);
+        let unfinished = NewFile::create(&path).unwrap();
+        let is_known = |path: &PathBuf| UNFINISHED.lock().unwrap().contains(path);
+        let temporary = unfinished.temporary.clone().unwrap();
+        assert!(temporary.exists() && is_known(&temporary));
+        drop(unfinished);
+        assert!(!temporary.exists() && !is_known(&temporary));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_replaced_file_keeps_its_permissions() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        write_file(&path, b"new").unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[cfg(unix)]

@@ -3,7 +3,7 @@
 //! Source of options and output: llama.cpp `tools/perplexity/perplexity.cpp`. Deviations: what goes wrong is exit code 1, there 0;
 //! where -f is given beside --kl-divergence, it must be the text of the base file, there it is not read.
 
-use super::console::Console;
+use super::console::{self, Console};
 use super::high::HighArgs;
 use super::measure::{self, Given, Own, Progress, Tool, COMPARE};
 use super::setup::{self, Loaded};
@@ -223,7 +223,7 @@ fn time_left(console: &mut Terminal, what: &str, start: Instant, n: usize) {
 }
 
 fn out(console: &mut Terminal, text: &str) -> Result<()> {
-    console.write(text.as_bytes()).map_err(|e| Error::io("standard output", e))
+    console::out(console.write(text.as_bytes()))
 }
 
 fn bos(loaded: &Loaded) -> Option<u32> {

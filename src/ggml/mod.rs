@@ -37,6 +37,7 @@ pub use tensor::Tensor;
 pub use transfer::Transfers;
 
 use std::ffi::{c_char, c_void, CStr};
+use std::io::Write;
 
 /// Version of the ggml that is linked in.
 pub fn version() -> &'static str {
@@ -62,7 +63,8 @@ unsafe extern "C" fn warn(level: sys::ggml_log_level, text: *const c_char, _: *m
     if level >= sys::GGML_LOG_LEVEL_WARN && level != sys::GGML_LOG_LEVEL_CONT && !text.is_null() {
         // SAFETY: ggml passes a NUL-terminated string that lives for the call.
         let text = unsafe { CStr::from_ptr(text) };
-        eprint!("ggml: {}", text.to_string_lossy());
+        // A closed standard error is no reason to unwind into C.
+        let _ = write!(std::io::stderr(), "ggml: {}", text.to_string_lossy());
     }
 }
 

@@ -28,6 +28,7 @@ mod pass;
 mod perplexity;
 mod pre_tokenizers;
 mod prompt_cache;
+mod robustness;
 mod sample;
 mod sampling_options;
 mod tasks;

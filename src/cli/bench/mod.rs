@@ -9,6 +9,8 @@ pub mod table;
 use self::measure::{Bench, Test};
 use self::options::{Options, Request};
 use self::table::{Row, Table};
+use super::console::is_closed;
+use super::process;
 use crate::cli::device;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
@@ -21,22 +23,17 @@ use std::sync::Arc;
 
 /// Runs the program: results on standard output, an error in one line on standard error and exit code 1.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let result = options::parse(args).and_then(|request| match request {
-        Request::Run(options) => run(&options),
-        Request::Print(text) => {
-            print!("{text}");
-            Ok(())
-        }
+    let result = process::start().and_then(|_| options::parse(args)).and_then(|request| match request {
+        Request::Run(options) => run(&options).map(|()| 0),
+        Request::Print(text) => Ok(process::print(&text)),
     });
-    match result {
+    let code = match result {
         // The reader of our output has gone: no failure of ours.
-        Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("gracekv-bench: {e}");
-            ExitCode::FAILURE
-        }
-        Ok(()) => ExitCode::SUCCESS,
-    }
+        Err(Error::Io { source, .. }) if is_closed(&source) => 0,
+        Err(e) => process::fail(&e),
+        Ok(code) => code,
+    };
+    ExitCode::from(u8::from(code != 0))
 }
 
 fn run(options: &Options) -> Result<()> {

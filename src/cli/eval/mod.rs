@@ -3,9 +3,10 @@
 mod asked;
 
 use self::asked::Asked;
-use super::console::Console;
+use super::console::{self, Console};
 use super::high::HighArgs;
 use super::measure::{self, Given, Own, Progress, Tool, COMPARE};
+use super::process;
 use super::setup::{self, Loaded};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -95,10 +96,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
     // What is wrong with the arguments is said by the tool.
     match Given::separate(args.iter().cloned(), TOOL.tables).ok().and_then(|given| without_model(&given)) {
         Some(Ok(())) => 0,
-        Some(Err(e)) => {
-            eprintln!("error: {e}");
-            1
-        }
+        Some(Err(e)) => process::fail(&e),
         None => TOOL.main(args),
     }
 }
@@ -193,7 +191,7 @@ fn show(given: &Given, settings: &Value, records: &Records, console: &mut Consol
     if ranks.len() > 1 {
         text += &format!("\n{}", scores::rank_table(&ranks));
     }
-    console.write(text.as_bytes()).map_err(|e| Error::io("standard output", e))?;
+    console::out(console.write(text.as_bytes()))?;
     if let Some(path) = given.last("--json") {
         let json = scores::json(settings, records.list());
         super::write_file(Path::new(path), format!("{json:#}\n").as_bytes())?;

@@ -35,7 +35,7 @@ impl Runner<'_> {
         }
         self.check_prompt(tokens.len())?;
         self.warn_double_bos(&tokens);
-        self.announce(tokens.len());
+        self.announce(tokens.len())?;
         self.show_tokens(&prompt, &tokens);
         if self.is_interactive {
             self.say_how(is_conversation);

@@ -7,9 +7,9 @@ use crate::cli::console::Console;
 use crate::cli::high::HighArgs;
 use crate::cli::input::Typed;
 use crate::cli::setup::{self, Loaded};
+use crate::cli::NewFile;
 use crate::error::{Error, Result};
 use crate::tokenizer::chat::{ChatTemplate, Message};
-use std::fs::File;
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 
 /// Characters of a prompt that are shown again.
@@ -56,7 +56,6 @@ struct Talk<'t> {
     files: String,
     begin: Option<Begin>,
     is_announced: bool,
-    transcript: Option<File>,
 }
 
 /// The state of the cache before an answer.
@@ -64,15 +63,6 @@ struct Begin {
     n_past: usize,
     n_dropped: usize,
     logits: Vec<f32>,
-}
-
-impl Talk<'_> {
-    fn write(&mut self, text: &str) -> Result<()> {
-        match &mut self.transcript {
-            Some(file) => file.write_all(text.as_bytes()).map_err(|e| Error::io("the transcript", e)),
-            None => Ok(()),
-        }
-    }
 }
 
 /// What a turn leads to.
@@ -87,15 +77,9 @@ impl Runner<'_> {
     pub(super) fn converse(&mut self, template: &ChatTemplate) -> Result<i32> {
         let low = &self.args.low;
         let mut first = self.args.prompt.clone().filter(|p| !p.is_empty());
-        let transcript = low.output.as_deref().map(|p| File::create(p).map_err(|e| Error::io(p, e))).transpose()?;
-        let mut talk = Talk {
-            template,
-            past: Vec::new(),
-            files: String::new(),
-            begin: None,
-            is_announced: first.is_none(),
-            transcript,
-        };
+        self.transcript = low.output.as_deref().map(NewFile::create).transpose()?;
+        let mut talk =
+            Talk { template, past: Vec::new(), files: String::new(), begin: None, is_announced: first.is_none() };
         self.begin_again(&mut talk)?;
         // Without a terminal nobody goes on after a prompt on the command line, unless -cnv says that turns will come.
         let is_alone = !io::stdin().is_terminal() && low.conversation.is_none();
@@ -103,7 +87,7 @@ impl Runner<'_> {
         self.is_interactive = !is_single;
         self.check_prompt_cache()?;
         if first.is_none() {
-            self.announce(0);
+            self.announce(0)?;
         }
         if self.is_interactive {
             self.say_how_to_talk();
@@ -225,7 +209,7 @@ impl Runner<'_> {
             self.check_prompt(tokens.len())?;
             match std::mem::replace(&mut talk.is_announced, true) {
                 true => self.keep(tokens.len()),
-                false => self.announce(tokens.len()),
+                false => self.announce(tokens.len())?,
             }
         }
         self.show_tokens(&text, &tokens);
@@ -242,7 +226,7 @@ impl Runner<'_> {
         }
         let logits = logits?;
         self.pending = None;
-        talk.write(&format!("User:\n{}\n\n", message.content))?;
+        self.transcribe(&format!("User:\n{}\n\n", message.content))?;
         talk.past.push(message);
         Ok(logits)
     }
@@ -253,7 +237,7 @@ impl Runner<'_> {
         talk.begin = Some(Begin { n_past, n_dropped, logits: logits.clone() });
         let eval = (self.perf.eval, self.perf.n_eval);
         let (stop, answer) = self.generate(logits, self.args.low.n_predict)?;
-        talk.write(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }))?;
+        self.transcribe(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }))?;
         talk.past.push(Message::new("assistant", answer));
         match (stop, self.is_interactive) {
             _ if self.is_for_people() => out(self.console.end_line())?,
@@ -313,13 +297,20 @@ impl Runner<'_> {
             match command::read_file(path) {
                 Ok(text) => {
                     talk.files += &text;
-                    talk.write(&format!("User: Added text file: {}\n", path.display()))?;
+                    self.transcribe(&format!("User: Added text file: {}\n", path.display()))?;
                     self.console.message(INFO, &format!("Loaded text from '{}'", path.display()));
                 }
                 Err(e) => self.console.message(ERROR, &format!("error: {e}")),
             }
         }
         Ok(())
+    }
+
+    /// Adds to the file of `-o`.
+    fn transcribe(&mut self, text: &str) -> Result<()> {
+        let Some(file) = &mut self.transcript else { return Ok(()) };
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.flush());
+        written.map_err(|e| Error::io(file.path(), e))
     }
 
     /// The lines with which a conversation begins.

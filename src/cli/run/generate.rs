@@ -7,6 +7,7 @@ use crate::cli::prompt_cache::PromptCache;
 use crate::cli::write_file;
 use crate::error::{Error, Result};
 use crate::eval::argmax;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Tokens whose text is searched for reverse prompts.
@@ -231,10 +232,16 @@ impl Runner<'_> {
         self.n_reported = self.session.n_passes();
         self.perf.pass = self.session.pass_time();
         self.console.message(INFO, &report.to_string());
-        if let Some(path) = &self.args.low.kv_report {
-            write_file(path, format!("{:#}\n", report.to_json()).as_bytes())?;
+        let text = format!("{:#}\n", report.to_json());
+        match (&self.args.low.kv_report, self.report.take()) {
+            (_, Some(mut file)) => {
+                file.write_all(text.as_bytes()).map_err(|e| Error::io(file.path(), e))?;
+                file.finish()
+            }
+            // A later pass.
+            (Some(path), None) => write_file(path, text.as_bytes()),
+            (None, None) => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether the last tokens, read or chosen, end with a reverse prompt.

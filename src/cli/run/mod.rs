@@ -12,7 +12,7 @@ mod generate;
 mod prompt_cache;
 mod room;
 
-use super::console::{is_closed, Console, Style};
+use super::console::{is_closed, out, Console, Style};
 use super::device;
 use super::help;
 use super::high::HighArgs;
@@ -21,17 +21,19 @@ use super::interrupt::{Interrupt, EXIT_INTERRUPTED};
 use super::low::{LowArgs, Special};
 use super::parse;
 use super::perf::Perf;
+use super::process;
 use super::prompt_cache::PromptCache;
 use super::setup::{self, Loaded};
 use super::source;
-use crate::error::{Error, Result};
+use super::NewFile;
+use crate::error::{one_line, Error, Result};
 use crate::ggml;
 use crate::sample::Chain;
 use crate::session::Session;
 use crate::tokenizer::Tokenizer;
 use std::collections::VecDeque;
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Stderr, Stdout};
+use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 
 /// Levels of messages, as llama.cpp numbers them.
 const ERROR: i32 = 1;
@@ -43,28 +45,26 @@ const N_RESERVED: usize = 4;
 
 /// Runs the program with these arguments and gives its exit code.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> i32 {
-    let low = match parse::parse_with_config(args, &env) {
-        Ok(low) => low,
-        Err(e) => {
-            eprintln!("{e}");
-            return 1;
-        }
+    let begun = process::start().and_then(|interrupt| Ok((interrupt, parse::parse_with_config(args, &env)?)));
+    let (interrupt, low) = match begun {
+        Ok(begun) => begun,
+        Err(e) => return process::fail(&e),
     };
     match low.special {
-        Some(Special::Help) => print!("{}", help::help()),
-        Some(Special::Version) => eprint!("{}", help::version()),
-        Some(Special::Methods) => print!("{}", help::methods()),
-        Some(Special::CompletionBash) => print!("{}", help::completion_bash()),
+        Some(Special::Help) => process::print(&help::help()),
+        Some(Special::Version) => {
+            // As in llama.cpp on standard error, whose end is no failure.
+            let _ = io::stderr().write_all(help::version().as_bytes());
+            0
+        }
+        Some(Special::Methods) => process::print(&help::methods()),
+        Some(Special::CompletionBash) => process::print(&help::completion_bash()),
         Some(special @ (Special::CacheList | Special::Devices)) => match list(special, &low) {
-            Ok(list) => print!("{list}"),
-            Err(e) => {
-                eprintln!("{e}");
-                return 1;
-            }
+            Ok(list) => process::print(&list),
+            Err(e) => process::fail(&e),
         },
-        None => return run(low),
+        None => run(low, interrupt),
     }
-    0
 }
 
 fn list(special: Special, low: &LowArgs) -> Result<String> {
@@ -78,28 +78,23 @@ fn env(name: &str) -> Option<OsString> {
     std::env::var_os(name)
 }
 
-fn run(low: LowArgs) -> i32 {
+fn run(low: LowArgs, interrupt: Interrupt) -> i32 {
     let mut console = match Console::open(&low) {
         Ok(console) => console,
-        Err(e) => {
-            eprintln!("error: {e}");
-            return 1;
-        }
+        Err(e) => return process::fail(&e),
     };
     for notice in &low.notices {
-        console.message(INFO, notice);
+        console.message(INFO, &one_line(notice));
     }
     for warning in &low.warnings {
-        console.message(WARN, &format!("warning: {warning}"));
+        console.message(WARN, &format!("warning: {}", one_line(warning)));
     }
-    let mut interrupt = None;
-    let result = load_and_run(low, &mut console, &mut interrupt);
-    let ending = interrupt.and_then(|i: Interrupt| i.ending());
+    let result = load_and_run(low, &mut console, &interrupt);
     match result {
-        Ok(code) => ending.unwrap_or(code),
+        Ok(code) => interrupt.ending().unwrap_or(code),
         Err(Error::Interrupted) => {
             console.message(ERROR, "Interrupted by user");
-            ending.unwrap_or(EXIT_INTERRUPTED)
+            interrupt.ending().unwrap_or(EXIT_INTERRUPTED)
         }
         Err(Error::Io { source, .. }) if is_closed(&source) => 0,
         Err(e) => {
@@ -110,16 +105,12 @@ fn run(low: LowArgs) -> i32 {
     }
 }
 
-fn load_and_run(
-    mut low: LowArgs,
-    console: &mut Console<Stdout, Stderr>,
-    interrupt: &mut Option<Interrupt>,
-) -> Result<i32> {
+fn load_and_run(mut low: LowArgs, console: &mut Console<Stdout, Stderr>, interrupt: &Interrupt) -> Result<i32> {
     let n_warned = low.warnings.len();
     source::resolve(&mut low, &env, console)?;
     let args = HighArgs::new(low)?;
     for warning in &args.low.warnings[n_warned..] {
-        console.message(WARN, &format!("warning: {warning}"));
+        console.message(WARN, &format!("warning: {}", one_line(warning)));
     }
     ggml::set_log(args.low.verbosity >= WARN);
     // A pool that exists already (another run in this process) serves as well.
@@ -140,8 +131,9 @@ fn load_and_run(
     }
     perf.loaded();
     describe(&args, &loaded, &session, console);
-    let signals = interrupt.insert(Interrupt::install()?).clone();
-    Runner::new(&args, &loaded, session, console, perf, signals)?.run(&loaded)
+    let runner = Runner::new(&args, &loaded, session, console, perf, interrupt.clone())?;
+    interrupt.started();
+    runner.run(&loaded)
 }
 
 /// What was loaded, for `-lv 4` and for the log.
@@ -196,6 +188,10 @@ struct Runner<'a> {
     n_keep: usize,
     n_reported: usize,
     prompt_cache: Option<PromptCache>,
+    /// The file of `--kv-report`.
+    report: Option<NewFile>,
+    /// What was said in a conversation by a chat template, for `-o`.
+    transcript: Option<NewFile>,
 }
 
 impl<'a> Runner<'a> {
@@ -227,10 +223,21 @@ impl<'a> Runner<'a> {
             n_keep: 0,
             n_reported: 0,
             prompt_cache: None,
+            report: args.low.kv_report.as_deref().map(NewFile::create).transpose()?,
+            transcript: None,
         })
     }
 
     fn run(mut self, loaded: &Loaded) -> Result<i32> {
+        let result = self.begin(loaded);
+        let kept = self.keep_output(matches!(result, Ok(0) | Err(Error::Interrupted)));
+        match result {
+            Ok(code) => kept.map(|()| code),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn begin(&mut self, loaded: &Loaded) -> Result<i32> {
         self.open_prompt_cache()?;
         let result = match converse::mode(self.args, loaded, self.console)? {
             converse::Mode::Template(template) => self.converse(&template),
@@ -244,6 +251,13 @@ impl<'a> Runner<'a> {
         };
         self.finish_prompt_cache(code.is_err())?;
         self.session_report()?;
+        if let Some(file) = self.report.take() {
+            let path = file.path().display();
+            self.console.message(
+                WARN,
+                &format!("warning: nothing was compressed, so that there is no report: {path} is left as it is"),
+            );
+        }
         out(self.console.write(b"\n\n"))?;
         out(self.console.finish())?;
         if self.args.low.perf {
@@ -251,6 +265,13 @@ impl<'a> Runner<'a> {
             self.console.message(INFO, &lines);
         }
         code
+    }
+
+    /// Gives the file of `-o` its name, unless the run failed before there was anything to write.
+    fn keep_output(&mut self, is_done: bool) -> Result<()> {
+        let transcript = self.transcript.take().filter(|file| is_done || file.is_sound());
+        self.console.keep_copies(is_done)?;
+        transcript.map_or(Ok(()), NewFile::finish)
     }
 
     /// Notes what of a prompt of this length a context shift keeps.
@@ -262,9 +283,10 @@ impl<'a> Runner<'a> {
     }
 
     /// The lines about sampling and sizes, once the length of the prompt is known.
-    fn announce(&mut self, n_prompt: usize) {
+    fn announce(&mut self, n_prompt: usize) -> Result<()> {
         let low = &self.args.low;
         self.keep(n_prompt);
+        self.console.accept_log()?;
         self.console.message(INFO, &format!("sampler seed: {}", self.chain.seed()));
         self.console.message(INFO, &format!("sampler params: \n{}", self.chain.params()));
         self.console.message(INFO, &format!("sampler chain: logits -> {}", self.chain.names().join(" -> ")));
@@ -276,6 +298,7 @@ impl<'a> Runner<'a> {
                 low.n_batch, low.n_predict, self.n_keep
             ),
         );
+        Ok(())
     }
 
     /// What the user types next; `prompt` is written in front of it.
@@ -287,7 +310,7 @@ impl<'a> Runner<'a> {
         let (above, line) = prompt.split_at(prompt.rfind('\n').map_or(0, |at| at + 1));
         match (is_in, is_out) {
             // The text goes to a file, the question to who is asked.
-            (true, false) => eprint!("{prompt}"),
+            (true, false) => drop(io::stderr().write_all(prompt.as_bytes())),
             // The editor writes the line that it edits.
             _ => out(self.console.write(if is_edited { above } else { prompt }.as_bytes()))?,
         }
@@ -302,8 +325,4 @@ impl<'a> Runner<'a> {
     fn is_for_people(&self) -> bool {
         io::stdin().is_terminal() && io::stdout().is_terminal()
     }
-}
-
-fn out(result: io::Result<()>) -> Result<()> {
-    result.map_err(|e| Error::io("standard output", e))
 }
