@@ -6,6 +6,8 @@
 //! the files, so a key that this one does not know is a warning.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use configparser::ini::Ini;
@@ -13,6 +15,8 @@ use configparser::ini::Ini;
 use super::flags::{self, Flag};
 use crate::error::{Error, Result};
 
+/// Largest file; with every option there is it would have some thousand bytes.
+const MAX_BYTES: u64 = 1 << 20;
 const SYSTEM: &str = "/etc/llama.cpp/config.ini";
 
 /// One option of a file.
@@ -39,7 +43,14 @@ pub fn paths(env: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
 /// # Errors
 /// [`Error::Io`] when it cannot be read, [`Error::Usage`] when it has another form.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
-    let text = match std::fs::read_to_string(path) {
+    let read = |file: File| {
+        let mut text = String::new();
+        file.take(MAX_BYTES + 1).read_to_string(&mut text).map(|_| text)
+    };
+    let text = match File::open(path).and_then(read) {
+        Ok(text) if text.len() as u64 > MAX_BYTES => {
+            return Err(Error::Usage(format!("error: {}: more than {MAX_BYTES} bytes", path.display())));
+        }
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(Error::io(path, e)),

@@ -6,7 +6,7 @@ use super::high::HighArgs;
 use super::low::{KvSize, LoadMode, OnOffAuto, Placement};
 use crate::compress::{self, MethodOptions, Named};
 use crate::engine::{Engine, EngineOptions, FlashAttn};
-use crate::error::{Error, Result};
+use crate::error::{one_line, Error, Result};
 use crate::ggml::{ThreadParams, Type};
 use crate::gguf::Gguf;
 use crate::model::{self, Hparams, LoadOptions, Model, Reader};
@@ -150,7 +150,7 @@ pub fn chain(args: &HighArgs, loaded: &Loaded, notice: &mut dyn FnMut(String)) -
         params.dry_breakers = breakers(&args.dry_breakers, tokenizer)?;
     }
     let grammar = args.constraint.as_ref().map(|c| Grammar::new(c, tokenizer)).transpose()?;
-    grammar.iter().flat_map(Grammar::warnings).for_each(|w| notice(w.clone()));
+    grammar.iter().flat_map(Grammar::warnings).for_each(|w| notice(one_line(w)));
     Ok(Chain::new(&params)?.with_grammar(grammar))
 }
 

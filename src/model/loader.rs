@@ -179,9 +179,10 @@ impl<'a> Loader<'a> {
                 format!("{:?}", info.ne),
             ));
         }
-        let ty = Type::from_id(info.ty.id())
-            .filter(|ty| ty.multiplies())
-            .ok_or_else(|| Error::unsupported("tensor type", format!("{} of tensor '{name}'", info.ty.name())))?;
+        let ty = Type::from_id(info.ty.id()).filter(|ty| ty.multiplies()).ok_or_else(|| {
+            let what = format!("tensor '{name}' is of type {}, which holds no weights", info.ty.name());
+            Error::gguf(&self.gguf.files()[info.file], what)
+        })?;
         let home = if use_ == Use::TiedOutput { "output.weight" } else { name };
         let device = self.options.offload.choose(home, ty, ne);
         // Experts are multiplied by another operation, which the extra types do not all have.

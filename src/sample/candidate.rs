@@ -40,7 +40,11 @@ impl Candidates {
         if !usable || !finite {
             let bad = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY);
             let got = bad.map_or("none".to_string(), |id| format!("{} for token {id}", logits[id]));
-            return Err(Error::shape("logits", "finite numbers", got));
+            return Err(Error::shape(
+                "logits",
+                "finite numbers",
+                got + "; --check-tensors finds weights that are none",
+            ));
         }
         self.list.clear();
         // + 0.0 turns -0.0 into 0.0, so that the total order agrees with `<`.

@@ -4,14 +4,16 @@
 //! Source: `llama_sampler_dry_apply`. The repetitions are the Z array of the latest tokens read backwards; the few tokens
 //! they lead to are looked up among the candidates, not every candidate among them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Candidates, SampleParams, Sampler, Vocabulary};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Logarithm of the largest `f32`, above which a power is no number.
 const LN_MAX: f32 = 88.722_84;
 
+/// Most sequence breakers: for each, the whole vocabulary is searched.
+const MAX_BREAKERS: usize = 128;
 /// Most bytes of a sequence breaker, and most tokens after its first.
 const MAX_BREAKER: (usize, usize) = (40, 20);
 
@@ -48,10 +50,18 @@ pub(super) fn new(params: &SampleParams) -> Option<Box<dyn Sampler>> {
 /// by the tokens of the rest. Source: `get_overlapping_token_sequences`.
 ///
 /// # Errors
-/// When the vocabulary cannot express the text.
+/// When there are too many texts, or the vocabulary cannot express one.
 pub fn breakers(texts: &[Vec<u8>], vocabulary: &dyn Vocabulary) -> Result<Vec<(u32, Vec<u32>)>> {
     let mut all = Vec::new();
-    for text in texts.iter().map(|t| &t[..t.len().min(MAX_BREAKER.0)]).filter(|t| !t.is_empty()) {
+    let texts = texts.iter().map(|t| &t[..t.len().min(MAX_BREAKER.0)]).filter(|t| !t.is_empty());
+    let texts: BTreeSet<&[u8]> = texts.collect();
+    if texts.len() > MAX_BREAKERS {
+        let n = texts.len();
+        return Err(Error::Usage(format!(
+            "error: {n} different values of --dry-sequence-breaker; {MAX_BREAKERS} are the most"
+        )));
+    }
+    for text in texts {
         let mut rests = Vec::with_capacity(text.len());
         for n in 0..text.len() {
             let mut rest = if n == 0 { Vec::new() } else { vocabulary.encode(&text[n..], false)? };

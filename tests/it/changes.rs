@@ -185,6 +185,38 @@ fn adapters_that_cannot_be_read_end_the_run() {
     assert!(error(&model, &["--control-vector-layer-range", "1", "x"]).contains("'x' is no number"));
 }
 
+/// Types that hold no weights, in a model and in an adapter: the file and the tensor are named, not an operation of ggml.
+#[test]
+fn tensors_of_integers_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let lora = dir.path().join("lora.gguf");
+    tiny::lora("llama", &["blk.0.attn_q.weight"], &lora, |_| ());
+    let model = tiny::path("llama");
+    for (file, name) in [
+        (&lora, "blk.0.attn_q.weight.lora_a"),
+        (&model, "blk.0.attn_q.weight"),
+        (&model, "token_embd.weight"),
+        (&model, "blk.1.attn_norm.weight"),
+    ] {
+        let mut bytes = std::fs::read(file).unwrap();
+        let at =
+            bytes.windows(name.len() + 4).position(|w| w.starts_with(name.as_bytes()) && w[name.len()] < 5).unwrap();
+        let n_dims = usize::from(bytes[at + name.len()]);
+        // I32 has as many bytes as F32.
+        bytes[at + name.len() + 4 + 8 * n_dims] = 26;
+        let path = dir.path().join("integers.gguf");
+        std::fs::write(&path, bytes).unwrap();
+        let found = match file == &lora {
+            true => error(&model, &["--lora", path.to_str().unwrap()]),
+            false => error(&path, &[]),
+        };
+        assert!(
+            found.contains("integers.gguf") && found.contains(&format!("tensor '{name}' is of type i32")),
+            "{found}"
+        );
+    }
+}
+
 #[test]
 fn options_reach_their_settings() {
     let low = |args: &[&str]| gracekv::cli::parse::parse(args.iter().map(std::ffi::OsString::from), &|_| None).unwrap();

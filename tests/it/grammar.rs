@@ -326,3 +326,15 @@ ws ::= [ \n]?"#;
         }
     }
 }
+
+/// A text that cannot go on is told in our words.
+#[test]
+fn a_vocabulary_that_cannot_go_on_is_named() {
+    let vocabulary = Bytes(["a", "<end>", "<stop>"].map(|t| t.as_bytes().to_vec()).to_vec());
+    let mut grammar = Grammar::new(&gbnf("root ::= \"ab\""), &vocabulary).unwrap();
+    grammar.accept(0).unwrap();
+    let mut candidates = Candidates::default();
+    candidates.fill(&[0.0; 3]).unwrap();
+    let e = grammar.apply(&mut candidates).unwrap_err().to_string();
+    assert!(e.ends_with("no token of this vocabulary can come next"), "{e}");
+}

@@ -93,5 +93,5 @@ fn types_of_activations_are_refused_as_weights() {
     recipe.tensors.iter_mut().filter(|t| t.name == "token_embd.weight").for_each(|t| t.ty = GgmlType::Q8_K);
     recipe.write_zeros(&path);
     let e = support::error(Model::load(&path, LoadOptions::default()));
-    assert_eq!(e, "unsupported tensor type: 'q8_K of tensor 'token_embd.weight''");
+    assert!(e.ends_with("q8_k.gguf: tensor 'token_embd.weight' is of type q8_K, which holds no weights"), "{e}");
 }

@@ -60,8 +60,9 @@ impl Lora {
             };
             check_shapes(&gguf, model, name, a, b)?;
             let tensor = |info: &TensorInfo| -> Result<Tensor> {
-                let ty = Type::from_id(info.ty.id()).ok_or_else(|| {
-                    Error::unsupported("tensor type", format!("{} of tensor '{}'", info.ty.name(), info.name))
+                let ty = Type::from_id(info.ty.id()).filter(|ty| ty.multiplies()).ok_or_else(|| {
+                    let what = format!("tensor '{}' is of type {}", info.name, info.ty.name());
+                    bad(&gguf, what + ", which holds no weights")
                 })?;
                 Ok(ctx.tensor(ty, &[info.ne[0] as usize, info.ne[1] as usize])?.named(&info.name))
             };

@@ -236,6 +236,13 @@ fn first_line(e: &impl std::fmt::Display) -> String {
     text.lines().find(|l| !l.trim().is_empty()).unwrap_or("unknown error").trim().to_owned()
 }
 
+/// Why the library stops within a grammar, which it says in names of its own.
 fn too_complex(e: impl std::fmt::Display) -> Error {
-    Error::Usage(format!("the grammar cannot be followed further: {}", first_line(&e)))
+    let text = first_line(&e);
+    let why = match text.as_str() {
+        t if t.contains("NoExtensionBias") => "no token of this vocabulary can come next",
+        t if t.contains("TooComplex") => "it is too ambiguous here, or needs too much at once",
+        t => t,
+    };
+    Error::Usage(format!("the grammar cannot be followed further: {why}"))
 }
