@@ -11,10 +11,10 @@ FEATURES ?= rpc
 BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build models demo test bench bindings clean-models
+.PHONY: help setup build models demo test bench check-robustness bindings clean-models
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: ## check the tools, install cmake into target/tools where it is missing
 	@scripts/setup.sh
@@ -37,6 +37,9 @@ bench: build ## build llama.cpp and measure both programs in turn (long; options
 	@scripts/build_llama_cpp.sh
 	@scripts/fetch_models.py all
 	scripts/bench.py $(BENCH)
+
+check-robustness: setup ## try tens of thousands of hostile inputs and count what was refused, crashed or hung (5 minutes)
+	$(CARGO) bench --locked --bench robustness
 
 # build.rs writes its bindings below target/, never into the sources; the newest ones are the ones just made.
 bindings: setup ## regenerate bindings/ggml.rs (needs libclang)

@@ -16,6 +16,7 @@ mod devices;
 mod engine;
 mod errors;
 mod eval;
+mod extremes;
 mod ggml;
 mod grammar;
 mod greedy;
