@@ -65,6 +65,8 @@ macro_rules! samplers {
         /// The samplers that can stand in the chain.
         pub const SAMPLERS: &[Entry] =
             &[$(Entry { name: stringify!($name), letter: $letter, label: $label, new: $name::new }),+];
+        /// Their order without `--samplers`.
+        pub const DEFAULT_ORDER: &[&str] = &[$(stringify!($name)),+];
     };
 }
 

@@ -5,10 +5,6 @@
 use super::SAMPLERS;
 use crate::error::{Error, Result};
 
-/// The order without `--samplers`.
-pub const DEFAULT_ORDER: &[&str] =
-    &["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"];
-
 /// Name and letter of what draws the token in place of `dist`.
 pub(super) const ADAPTIVE_P: (&str, char) = ("adaptive_p", 'a');
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::order::DEFAULT_ORDER;
+use super::DEFAULT_ORDER;
 use crate::error::{Error, Result};
 
 /// Parameters of all samplers.
