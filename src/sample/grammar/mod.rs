@@ -11,6 +11,7 @@
 mod gbnf;
 mod lark;
 mod rules;
+mod schema;
 mod trie;
 
 use llguidance::api::TopLevelGrammar;
@@ -216,6 +217,7 @@ fn gbnf_to_lark(text: &str, vocabulary: &dyn Vocabulary) -> std::result::Result<
 /// A JSON schema with the settings that make the library treat it as llama.cpp does.
 fn schema(text: &str) -> std::result::Result<Value, String> {
     let mut schema: Value = serde_json::from_str(text).map_err(|e| format!("the schema is not JSON: {e}"))?;
+    schema::close(&mut schema);
     match &mut schema {
         Value::Object(fields) => {
             let settings = json!({ "whitespace_pattern": JSON_SPACE, "lenient": true });
