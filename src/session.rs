@@ -162,6 +162,11 @@ impl Session {
         self.compress.as_ref().is_some_and(|(_, options)| options.applies(n_tokens))
     }
 
+    /// Whether the method needs what only reading a first prompt shows, so that later turns stay exact.
+    pub fn compresses_once(&self) -> bool {
+        self.compress.as_ref().is_some_and(|(method, _)| !is_of_queries(&method.needs()))
+    }
+
     /// Goes on from a state in a file; nothing may have been read yet.
     ///
     /// # Errors

@@ -5,10 +5,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::escape::unescape;
-use super::low::{self, KvSize, LowArgs, Source, Variant};
+use super::low::{self, LowArgs, Source, Variant};
 use crate::compress::registry;
 use crate::error::{Error, Result};
 use crate::sample::Constraint;
+use crate::tokenizer::chat::{self, ChatTemplate, Choice, SpecialTokens};
 
 /// Longest prompt that is read, as in llama.cpp, which counts bytes in 31 bits.
 const MAX_TEXT_BYTES: u64 = i32::MAX as u64;
@@ -59,6 +60,12 @@ impl HighArgs {
         let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s)?), s)).transpose()?;
         let system_prompt = low.system_prompt.as_ref().map(|s| text("the system prompt", read(s)?, s)).transpose()?;
         let chat_template = low.chat_template.as_ref().map(|s| text("the chat template", read(s)?, s)).transpose()?;
+        if let Some(given) = chat_template.as_deref() {
+            // Before the model is loaded; what it says about special tokens comes later.
+            let jinja = low.jinja.unwrap_or(chat::format_of(given).is_none());
+            let choice = Choice { given: Some(given), own: None, jinja };
+            ChatTemplate::open(choice, SpecialTokens::default(), low.template_variables.clone())?;
+        }
         let reverse = low
             .reverse_prompts
             .iter()
@@ -85,15 +92,6 @@ impl HighArgs {
             n_threads_batch,
             low,
         })
-    }
-
-    /// Whether the pass is to run for a prompt of this many tokens.
-    pub fn compresses(&self, n_tokens: usize) -> bool {
-        let smaller = match self.low.kv_size {
-            KvSize::Ratio(x) => x > 1.0,
-            KvSize::Tokens(n) => n < n_tokens,
-        };
-        self.low.kv_force || (smaller && self.low.kv_method != "none" && n_tokens >= self.low.kv_min_tokens)
     }
 }
 

@@ -70,13 +70,19 @@ impl Input {
         }
     }
 
-    /// One turn; `prompt` is shown by the editor only.
+    /// One turn; `prompt` is shown by the editor only. Each line goes to `echo` as it comes.
     ///
     /// # Errors
-    /// When standard input cannot be read or is no valid UTF-8.
-    pub fn turn(&mut self, prompt: &str, multiline: bool, interrupt: &Interrupt) -> Result<Typed> {
+    /// When standard input cannot be read or is no valid UTF-8; those of `echo`.
+    pub fn turn(
+        &mut self,
+        prompt: &str,
+        multiline: bool,
+        interrupt: &Interrupt,
+        echo: &mut dyn FnMut(&str) -> Result<()>,
+    ) -> Result<Typed> {
         let mut prompt = Some(prompt);
-        let turn = read_turn(|| self.line(prompt.take().unwrap_or(""), interrupt), multiline)?;
+        let turn = read_turn(|| self.line(prompt.take().unwrap_or(""), interrupt), multiline, echo)?;
         if let (Input::Edited(editor), Typed::Text(text)) = (self, &turn) {
             // A history that is full only forgets.
             let _ = editor.add_history_entry(text);
@@ -138,8 +144,12 @@ fn keep_terminal() -> Box<dyn Fn() + Send> {
 /// `multiline` input every line goes on, unless it ends in one of the two.
 ///
 /// # Errors
-/// Those of `next`.
-pub fn read_turn(mut next: impl FnMut() -> Result<Typed>, multiline: bool) -> Result<Typed> {
+/// Those of `next` and `echo`.
+pub fn read_turn(
+    mut next: impl FnMut() -> Result<Typed>,
+    multiline: bool,
+    echo: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<Typed> {
     let mut turn: Option<String> = None;
     loop {
         let line = match next()? {
@@ -156,6 +166,10 @@ pub fn read_turn(mut next: impl FnMut() -> Result<Typed>, multiline: bool) -> Re
             (_, Some(kept)) => (kept, !multiline),
             _ => (content, multiline),
         };
+        echo(kept)?;
+        if line.ends_with('\n') && !content.ends_with('/') {
+            echo("\n")?;
+        }
         // The line break that hands over belongs to the console, not to the turn.
         let turn = turn.get_or_insert_with(String::new);
         turn.push_str(kept);
@@ -198,16 +212,23 @@ mod tests {
         let turns = |text: &str, multiline| {
             let mut lines = text.split_inclusive('\n');
             let mut next = || Ok(lines.next().map_or(Typed::End, |l| Typed::Text(l.to_string())));
-            std::iter::from_fn(|| match read_turn(&mut next, multiline).unwrap() {
+            let mut shown = String::new();
+            let mut echo = |text: &str| {
+                shown += text;
+                Ok(())
+            };
+            let turns: Vec<String> = std::iter::from_fn(|| match read_turn(&mut next, multiline, &mut echo).unwrap() {
                 Typed::Text(turn) => Some(turn),
                 _ => None,
             })
-            .collect::<Vec<_>>()
+            .collect();
+            (turns.join("|"), shown)
         };
-        assert_eq!(turns("a\n\nb\r\nc", false), ["a", "", "b", "c"]);
-        assert_eq!(turns("a\\\nb\nc/\nd", false), ["a\nb", "c", "d"]);
-        assert_eq!(turns("a\nb\\\nc\nd/\n", true), ["a\nb", "c\nd"]);
-        assert_eq!(turns("a\\\n", false), ["a"]);
+        let both = |turns: &str, shown: &str| (turns.to_string(), shown.to_string());
+        assert_eq!(turns("a\n\nb\r\nc", false), both("a||b|c", "a\n\nb\nc"));
+        assert_eq!(turns("a\\\nb\nc/\nd", false), both("a\nb|c|d", "a\nb\ncd"));
+        assert_eq!(turns("a\nb\\\nc\nd/\n", true), both("a\nb|c\nd", "a\nb\nc\nd"));
+        assert_eq!(turns("a\\\n", false), both("a", "a\n"));
     }
 
     #[test]

@@ -225,7 +225,8 @@ pub struct LowArgs {
     pub reverse_prompts: Vec<String>,
     pub multiline_input: bool,
     pub chat_template: Option<Source>,
-    pub jinja: bool,
+    /// `None` = as llama-cli on a terminal, as llama-completion elsewhere.
+    pub jinja: Option<bool>,
     /// Variables of the chat template, by `--chat-template-kwargs` and the options of reasoning.
     pub template_variables: Map<String, serde_json::Value>,
 
@@ -327,7 +328,7 @@ impl Default for LowArgs {
             reverse_prompts: Vec::new(),
             multiline_input: false,
             chat_template: None,
-            jinja: true,
+            jinja: None,
             template_variables: Map::new(),
             sample: SampleParams::default(),
             ignore_eos: false,

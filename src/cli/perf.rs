@@ -52,9 +52,10 @@ impl Perf {
         }
     }
 
-    /// Marks the end of loading.
+    /// Marks the end of loading, which the total time does not count, as in llama.cpp.
     pub fn loaded(&mut self) {
         self.load = self.start.elapsed();
+        self.start = Instant::now();
     }
 
     /// The lines.
@@ -100,5 +101,23 @@ impl Perf {
             out += &format!("\ngracekv: eval since pass   = {:10.2} ms / {:5} runs   ({:8.2} ms per token, {:8.2} tokens per second)", ms(self.eval_compressed), self.n_eval_compressed, c.0, c.1);
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_begins_when_the_model_is_ready() {
+        let mut perf = Perf::start();
+        std::thread::sleep(Duration::from_millis(30));
+        perf.loaded();
+        let lines = perf.lines(0);
+        let ms = |name: &str| -> f64 {
+            let line = lines.lines().find(|l| l.contains(name)).unwrap();
+            line.split('=').nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+        };
+        assert!(ms("load time") >= 30.0 && ms("total time") < 30.0, "{lines}");
     }
 }

@@ -13,7 +13,7 @@ use crate::model::{self, Hparams, LoadOptions, Model, Reader};
 use crate::pass::{PassOptions, Target};
 use crate::sample::{breakers, Chain, Grammar};
 use crate::session::Session;
-use crate::tokenizer::chat::{ChatTemplate, Choice, SpecialTokens};
+use crate::tokenizer::chat::{self, ChatTemplate, Choice, SpecialTokens};
 use crate::tokenizer::Tokenizer;
 use std::collections::BTreeSet;
 use std::io::{Stderr, Stdout};
@@ -61,10 +61,11 @@ pub fn load(args: &HighArgs, notice: &mut dyn FnMut(String)) -> Result<Loaded> {
     };
     let mut model = Model::from_gguf(gguf, options)?;
     for (path, scale) in &low.loras {
-        model.add_lora(path, *scale)?;
+        model.add_lora(path, *scale).map_err(|e| named("LoRA adapter", &e))?;
     }
     let vectors: Vec<(&Path, f32)> = low.control_vectors.iter().map(|(path, scale)| (&**path, *scale)).collect();
-    model.add_control(&vectors, low.control_range.map(|(first, last)| first..=last))?;
+    let range = low.control_range.map(|(first, last)| first..=last);
+    model.add_control(&vectors, range).map_err(|e| named("control vector", &e))?;
     let tokenizer = Tokenizer::load(&model.gguf)?;
     if tokenizer.n_vocab() as usize != model.hp.n_vocab {
         return Err(Error::gguf(
@@ -73,6 +74,11 @@ pub fn load(args: &HighArgs, notice: &mut dyn FnMut(String)) -> Result<Loaded> {
         ));
     }
     Ok(Loaded { model: Arc::new(model), tokenizer, n_ctx })
+}
+
+/// An error of a file beside the model, which does not say what the file is.
+fn named(what: &str, e: &Error) -> Error {
+    Error::Context { what: format!("{what} {e}") }
 }
 
 /// A session on the model.
@@ -121,15 +127,24 @@ pub fn engine_options(args: &HighArgs, n_ctx: usize) -> Result<EngineOptions> {
 
 /// The chat template that is asked for, or the model's own; what has to be said about it goes to `console`.
 ///
+/// `jinja` is what holds where the user has not chosen. A template that can only be read as Jinja always is.
+///
 /// # Errors
 /// When it is no template.
-pub fn chat_template(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<ChatTemplate> {
-    let t = &loaded.tokenizer;
+pub fn chat_template(
+    args: &HighArgs,
+    loaded: &Loaded,
+    jinja: bool,
+    console: &mut Console<Stdout, Stderr>,
+) -> Result<ChatTemplate> {
+    let (t, low) = (&loaded.tokenizer, &args.low);
     let text = |id: Option<u32>| id.map_or(String::new(), |id| t.text(id).into_owned());
     let special = SpecialTokens { bos: text(t.bos()), eos: text(t.eos()), add_bos: t.add_bos() };
     let own = loaded.model.gguf.str("tokenizer.chat_template")?;
-    let choice = Choice { given: args.chat_template.as_deref(), own, jinja: args.low.jinja };
-    let (template, notice) = ChatTemplate::open(choice, special, args.low.template_variables.clone())?;
+    let given = args.chat_template.as_deref();
+    let needs_jinja = !low.template_variables.is_empty() || given.or(own).is_some_and(|t| chat::format_of(t).is_none());
+    let choice = Choice { given, own, jinja: low.jinja.unwrap_or(jinja || needs_jinja) };
+    let (template, notice) = ChatTemplate::open(choice, special, low.template_variables.clone())?;
     notice.into_iter().for_each(|notice| console.message(2, &format!("warning: {notice}")));
     Ok(template)
 }
@@ -156,17 +171,20 @@ pub fn chain(args: &HighArgs, loaded: &Loaded, notice: &mut dyn FnMut(String)) -
 
 /// The method and the parameters of the pass; `None` when nothing is to be compressed.
 fn compression(args: &HighArgs) -> Result<Option<(Named, PassOptions)>> {
+    let Some(pass) = asked_pass(args) else { return Ok(None) };
+    let method = compress::by_name(&args.low.kv_method, &method_options(args))?;
+    Ok(Some((method, pass)))
+}
+
+/// The pass that is asked for; `None` when nothing is to be compressed.
+pub fn asked_pass(args: &HighArgs) -> Option<PassOptions> {
     let low = &args.low;
     let target = match low.kv_size {
         KvSize::Ratio(x) => Target::Ratio(x),
         KvSize::Tokens(n) => Target::Tokens(n),
     };
-    if (target == Target::Ratio(1.0) || low.kv_method == "none") && !low.kv_force {
-        return Ok(None);
-    }
-    let method = compress::by_name(&low.kv_method, &method_options(args))?;
-    let pass = pass_options(args, target);
-    Ok(Some((method, pass)))
+    let is_whole = target == Target::Ratio(1.0) || low.kv_method == "none";
+    (!is_whole || low.kv_force).then(|| pass_options(args, target))
 }
 
 /// What the user changed about the methods.

@@ -25,7 +25,7 @@ use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Result};
 
-pub use builtin::names as builtin_names;
+pub use builtin::{names as builtin_names, recognise as format_of};
 
 /// Fuel for every rendering; one unit is about one instruction or 64 bytes of data.
 const FUEL: u64 = 300_000;

@@ -48,7 +48,7 @@ fn exit_ends_a_conversation_in_a_pipe() {
         let out = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         assert_eq!(out.matches("\n> ").count(), n_prompts, "{out:?}");
-        assert!(out.len() > 20 && !out.contains('\u{1b}') && !out.contains("/exit"), "{out:?}");
+        assert!(out.len() > 20 && !out.contains('\u{1b}') && out.starts_with("\n> hello\n"), "{out:?}");
     }
 }
 
@@ -62,6 +62,66 @@ fn an_automatic_conversation_says_so() {
     assert!(says(&["-n", "2"]));
     assert!(!says(&["-n", "2", "-cnv"]));
     assert!(!says(&["-n", "2", "-no-cnv", "-p", "the rain"]));
+}
+
+/// As in llama-completion, standard output has what came through a pipe, and `-n` counts it: here no token is left for answers.
+#[test]
+fn what_a_pipe_says_is_shown_and_counted() {
+    let out =
+        |args: &[&str]| text(&talk(&[&["-cnv", "-n", "3"], args].concat(), "the rain\\\nfalls\nthe heat\n").stdout);
+    assert_eq!(out(&[]), "\n> the rain\nfalls\n\n> the heat\n\n> \n\n");
+    assert_eq!(out(&["--simple-io"]), "\n> \n> \n> \n\n");
+    assert_eq!(
+        out(&["-sys", "Be brief."]).find("\n> the rain"),
+        Some("<|im_start|>system\nBe brief.<|im_end|>\n".len())
+    );
+}
+
+/// What was asked for and does not happen is told in one line.
+#[test]
+fn a_cache_that_stays_whole_says_so() {
+    let prompt = "the rain in the inner harbour falls on the north gate and on the boats";
+    let err = |args: &[&str], typed: &str| {
+        let output =
+            talk(&[&["-c", "1024", "-n", "4", "--kv-ratio", "4", "--kv-min-tokens", "8"], args].concat(), typed);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stderr)
+    };
+    let early = "the answer ended within the 32 tokens of --kv-lookahead: nothing was compressed";
+    let count = |err: &str, line: &str| err.matches(&format!("gracekv: {line}")).count();
+    let kept = err(&["-no-cnv", "-p", prompt], "");
+    assert_eq!((count(&kept, early), count(&kept, "entries")), (1, 0), "{kept}");
+    let at_once = err(&["-no-cnv", "-p", prompt, "--kv-lookahead", "0"], "");
+    assert_eq!((count(&at_once, "the answer ended"), count(&at_once, "entries")), (0, 1), "{at_once}");
+
+    let typed = format!("{prompt}\n").repeat(3);
+    let once = err(&["-cnv", "--kv-method", "h2o"], &typed);
+    assert_eq!((count(&once, "this turn stays exact"), count(&once, "entries")), (1, 1), "{once}");
+    let each = err(&["-cnv", "--kv-method", "snapkv"], &typed);
+    assert_eq!((count(&each, "this turn stays exact"), count(&each, "entries")), (0, 3), "{each}");
+    let interval = err(&["-no-cnv", "-p", prompt, "--kv-method", "h2o", "--kv-decode-interval", "9"], "");
+    assert!(
+        interval.contains("--kv-decode-interval has no effect: h2o compresses the first prompt only"),
+        "{interval}"
+    );
+}
+
+/// What can be found out without the model is not left until it is loaded; a file beside it is named by what it is.
+#[test]
+fn arguments_are_checked_before_the_model() {
+    for (args, want) in [
+        (&["--chat-template", "nosuch"][..], "error: the supplied chat template is not supported: 'nosuch' is"),
+        (&["--chat-template", "{% if %}"], "error: unsupported chat template: "),
+    ] {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_gracekv-run")).args(["-m", "nosuch.gguf"]).args(args).output().unwrap();
+        let err = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && err.starts_with(want), "{err}");
+    }
+    for (option, what) in [("--lora", "LoRA adapter"), ("--control-vector", "control vector")] {
+        let output = program(&[option, "nosuch.gguf"]).stdin(Stdio::null()).output().unwrap();
+        assert!(text(&output.stderr).contains(&format!("error: {what} nosuch.gguf: ")), "{}", text(&output.stderr));
+    }
 }
 
 /// Without a terminal a prompt on the command line is one turn (report 76), unless -cnv says that others come.
@@ -191,9 +251,12 @@ mod terminal {
     #[test]
     fn ctrl_c_stops_the_answer_and_then_the_program() {
         let mut session = open(&["-c", "4096", "-n", "100000"]);
-        session.exp_string("/exit or Ctrl+C").unwrap();
+        // llama-cli prints nothing about samplers, and no block of times at its end.
+        let head = session.exp_string("/exit or Ctrl+C").unwrap();
+        assert!(!head.contains("sampler") && !head.contains("KV buffer"), "{head}");
         session.exp_string("> ").unwrap();
-        session.send_line("the rain").unwrap();
+        session.send_line("/nosuch rain").unwrap();
+        session.exp_string("/nosuch is no command").unwrap();
         wait_for_answer(&mut session);
         session.send_control('c').unwrap();
         session.exp_string("Generation: ").unwrap();
@@ -203,6 +266,25 @@ mod terminal {
         session.exp_string("> ").unwrap();
         session.send_control('c').unwrap();
         session.exp_string("Exiting...").unwrap();
+        let tail = session.exp_eof().unwrap();
+        assert!(!tail.contains("common_perf_print"), "{tail}");
+        assert!(matches!(status(&session), WaitStatus::Exited(_, 0)));
+    }
+
+    /// What a pass did is told behind the answer, not in the middle of it.
+    #[test]
+    fn a_conversation_is_compressed() {
+        let ratio = ["--kv-ratio", "4", "--kv-min-tokens", "8", "--kv-lookahead", "4"];
+        let mut session = open(&[&["-c", "1024", "-n", "12"], &ratio[..]].concat());
+        session.exp_string("> ").unwrap();
+        for _ in 0..2 {
+            session.send_line("the rain in the inner harbour").unwrap();
+            let text = session.exp_string("gracekv: entries ").unwrap();
+            assert!(text.ends_with("\r\n"), "{text}");
+            session.exp_string("Generation: ").unwrap();
+            session.exp_string("> ").unwrap();
+        }
+        session.send_line("/exit").unwrap();
         session.exp_eof().unwrap();
         assert!(matches!(status(&session), WaitStatus::Exited(_, 0)));
     }

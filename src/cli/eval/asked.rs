@@ -65,7 +65,7 @@ impl Asked {
     ) -> Result<Vec<Question>> {
         let prompter = Prompter {
             tokenizer: &loaded.tokenizer,
-            template: if self.template { Some(setup::chat_template(args, loaded, console)?) } else { None },
+            template: if self.template { Some(setup::chat_template(args, loaded, true, console)?) } else { None },
             query_agnostic: self.query_agnostic,
         };
         let mut questions = self.generated(&prompter)?;

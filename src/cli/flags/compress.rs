@@ -33,7 +33,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["--kv-decode-interval"], "N", "GRACEKV_ARG_KV_DECODE_INTERVAL", Int(|a, n| set(&mut a.kv_decode_interval, int(n, 0)?)),
         "compress again whenever N tokens have come since the last time; 0 = only long turns, and when the context is full (default: 0)"),
     flag(&["--kv-report"], "FILE", "GRACEKV_ARG_KV_REPORT", Path(|a, path| set(&mut a.kv_report, Some(path))),
-        "write what was kept, in bytes and entries, as JSON"),
+        "write what the last pass kept, in bytes and entries, as JSON"),
     flag(&["--kv-discard-lookahead"], "", "", Switch(|a, _| set(&mut a.kv_discard_lookahead, true)),
         "throw the first M tokens away and start the answer from the compressed cache; for measurements"),
     flag(&["--kv-force"], "", "", Switch(|a, _| set(&mut a.kv_force, true)),

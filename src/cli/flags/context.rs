@@ -21,7 +21,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["-c", "--ctx-size"], "N", "LLAMA_ARG_CTX_SIZE", Int(|a, n| set(&mut a.n_ctx, int(n, 0)?)),
         "size of the context in tokens; 0 = what the model was trained with (default: 0)"),
     flag(&["-n", "--predict", "--n-predict"], "N", "LLAMA_ARG_N_PREDICT", Int(|a, n| set(&mut a.n_predict, int(n, i64::MIN)?)),
-        "tokens to generate; -1 = no limit, -2 = until the context is full (default: -1)"),
+        "tokens to generate; -1 = no limit, -2 = until the context is full; when a script talks, what it says counts, too, as in llama-completion (default: -1)"),
     flag(&["-b", "--batch-size"], "N", "LLAMA_ARG_BATCH", Int(|a, n| set(&mut a.n_batch, int(n, 1)?)),
         "largest logical batch of prompt tokens (default: 2048)"),
     flag(&["-ub", "--ubatch-size"], "N", "LLAMA_ARG_UBATCH", Int(|a, n| set(&mut a.n_ubatch, int(n, 1)?)),

@@ -14,8 +14,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "file with the chat template"),
     flag(&["-cml", "--chatml"], "", "", Switch(|a, _| set(&mut a.chat_template, Some(Source::Text("chatml".to_string())))),
         "same as --chat-template chatml"),
-    flag(&["--jinja"], "", "LLAMA_ARG_JINJA", Switch(|a, on| set(&mut a.jinja, on)),
-        "read chat templates as Jinja, or with --no-jinja use llama.cpp's built-in template of the same format, which is what llama-completion does (default: enabled)").off_by(&["--no-jinja"]),
+    flag(&["--jinja"], "", "LLAMA_ARG_JINJA", Switch(|a, on| set(&mut a.jinja, Some(on))),
+        "read chat templates as Jinja, or with --no-jinja use llama.cpp's built-in template of the same format. Default: Jinja for a conversation on a terminal, as in llama-cli; otherwise the built-in one, as in llama-completion, unless there is none or the template is given variables").off_by(&["--no-jinja"]),
     flag(&["--chat-template-kwargs"], "STRING", "LLAMA_ARG_CHAT_TEMPLATE_KWARGS", Text(|a, v| kwargs(a, &v)),
         r#"variables for the chat template, as a JSON object: '{"key1": "value1"}'"#),
     flag(&["-rea", "--reasoning"], "[on|off|auto]", "LLAMA_ARG_REASONING", Choice(|a, v| match v {

@@ -2,8 +2,7 @@
 
 use crate::cache::state::Identity;
 use crate::cli::high::HighArgs;
-use crate::cli::low::KvSize;
-use crate::cli::setup::pass_options;
+use crate::cli::setup::asked_pass;
 use crate::error::Result;
 use crate::pass::Target;
 use crate::sample::SampleParams;
@@ -46,14 +45,11 @@ impl Settings {
 /// The settings of the compression, as options of the command line.
 fn compression(args: &HighArgs) -> String {
     let low = &args.low;
-    let (target, size) = match low.kv_size {
-        KvSize::Ratio(x) => (Target::Ratio(x), format!("--kv-ratio {x}")),
-        KvSize::Tokens(n) => (Target::Tokens(n), format!("--kv-budget-tokens {n}")),
+    let Some(o) = asked_pass(args) else { return "none".to_string() };
+    let size = match o.target {
+        Target::Ratio(x) => format!("--kv-ratio {x}"),
+        Target::Tokens(n) => format!("--kv-budget-tokens {n}"),
     };
-    if (target == Target::Ratio(1.0) || low.kv_method == "none") && !low.kv_force {
-        return "none".to_string();
-    }
-    let o = pass_options(args, target);
     let mut text = format!(
         "{} {size} --kv-lookahead {} --kv-sink {} --kv-window {} --kv-min-tokens {}",
         low.kv_method, o.n_lookahead, o.n_sink, o.n_window, o.n_min_tokens

@@ -46,6 +46,13 @@ impl Command {
     }
 }
 
+/// The first word of a line that is no command but looks like one.
+pub(super) fn misspelt(line: &str) -> Option<&str> {
+    let word = line.split_whitespace().next()?;
+    let name = word.strip_prefix('/')?;
+    (!name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase())).then_some(word)
+}
+
 /// The path with `~` replaced.
 fn in_home(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::var_os("HOME")) {
@@ -95,6 +102,8 @@ mod tests {
         for text in ["", "exit", "/exited", "/read", "/read ", "say /exit", "/clear all"] {
             assert_eq!(Command::parse(text), None, "{text}");
         }
+        let looks = ["/nosuch thing", " /read", "/etc/hosts", "/ 2", "a /b", ""].map(misspelt);
+        assert_eq!(looks, [Some("/nosuch"), Some("/read"), None, None, None, None]);
     }
 
     #[test]

@@ -15,8 +15,10 @@ impl Runner<'_> {
     pub(super) fn complete(&mut self, is_conversation: bool) -> Result<i32> {
         let low = &self.args.low;
         let prompt = self.args.prompt.clone().unwrap_or_default();
-        let asks_first = low.interactive_first || (is_conversation && (!low.single_turn || prompt.is_empty()));
-        self.is_interactive = asks_first || low.interactive;
+        // In a conversation a prompt is the first turn, and with --single-turn the only one.
+        let is_single = is_conversation && low.single_turn && !prompt.is_empty();
+        let asks_first = if is_conversation { prompt.is_empty() } else { low.interactive_first };
+        self.is_interactive = !is_single && (is_conversation || asks_first || low.interactive);
         if let Some(path) = &low.output {
             self.console.copy_to(path)?;
         }
@@ -53,7 +55,7 @@ impl Runner<'_> {
                 false if asks => Stop::Length,
                 false => {
                     let stop;
-                    (stop, _) = self.generate(std::mem::take(&mut logits), low.n_predict)?;
+                    (stop, _) = self.generate(std::mem::take(&mut logits))?;
                     stop
                 }
             };
@@ -110,7 +112,9 @@ impl Runner<'_> {
                 }
                 let text = self.unescaped(text);
                 tokens.extend(encode(&self.args.low.in_prefix, true)?);
-                tokens.extend(encode(&text, false)?);
+                let typed = encode(&text, false)?;
+                self.remaining.typed(typed.len());
+                tokens.extend(typed);
                 tokens.extend(encode(&self.args.low.in_suffix, true)?);
                 self.show_tokens(&text, &tokens);
             }

@@ -2,51 +2,16 @@
 
 use super::command::{self, Command};
 use super::generate::Stop;
+use super::remaining::Remaining;
 use super::{out, Runner, ERROR, INFO, WARN};
-use crate::cli::console::Console;
-use crate::cli::high::HighArgs;
 use crate::cli::input::Typed;
-use crate::cli::setup::{self, Loaded};
 use crate::cli::NewFile;
 use crate::error::{Error, Result};
 use crate::tokenizer::chat::{ChatTemplate, Message};
-use std::io::{self, IsTerminal, Stderr, Stdout, Write};
+use std::io::{self, IsTerminal, Write};
 
 /// Characters of a prompt that are shown again.
 const MAX_ECHO: usize = 500;
-
-/// How a run goes.
-pub(super) enum Mode {
-    /// Turns by a chat template.
-    Template(Box<ChatTemplate>),
-    /// Plain text; with `is_conversation`, input that `--in-prefix` and `--in-suffix` enclose.
-    Plain { is_conversation: bool },
-}
-
-/// The mode of a run, with the lines that say why.
-///
-/// # Errors
-/// When the chat template cannot be used.
-pub(super) fn mode(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<Mode> {
-    let low = &args.low;
-    let auto = loaded.model.gguf.str("tokenizer.chat_template")?.is_some() || args.chat_template.is_some();
-    if !low.conversation.unwrap_or(auto) {
-        return Ok(Mode::Plain { is_conversation: false });
-    }
-    if low.conversation.is_none() {
-        console.message(INFO, "chat template is available, enabling conversation mode (disable it with -no-cnv)");
-    }
-    if ["in-prefix", "in-suffix", "in-prefix-bos"].iter().any(|id| low.given.contains(id)) {
-        console.message(INFO, "in-suffix/prefix is specified, chat template will be disabled");
-        return Ok(Mode::Plain { is_conversation: true });
-    }
-    let has_prompt = args.prompt.as_ref().is_some_and(|p| !p.is_empty());
-    let is_for_people = io::stdin().is_terminal() && io::stdout().is_terminal();
-    if has_prompt && args.system_prompt.is_none() && !is_for_people {
-        console.message(WARN, "*** User-specified prompt will pre-start conversation, did you mean to set --system-prompt (-sys) instead?");
-    }
-    setup::chat_template(args, loaded, console).map(|t| Mode::Template(Box::new(t)))
-}
 
 /// What has been said, and where the last answer began.
 struct Talk<'t> {
@@ -56,6 +21,8 @@ struct Talk<'t> {
     files: String,
     begin: Option<Begin>,
     is_announced: bool,
+    /// Tokens of the system message, which is said before the user comes.
+    n_opening: usize,
 }
 
 /// The state of the cache before an answer.
@@ -78,8 +45,14 @@ impl Runner<'_> {
         let low = &self.args.low;
         let mut first = self.args.prompt.clone().filter(|p| !p.is_empty());
         self.transcript = low.output.as_deref().map(NewFile::create).transpose()?;
-        let mut talk =
-            Talk { template, past: Vec::new(), files: String::new(), begin: None, is_announced: first.is_none() };
+        let mut talk = Talk {
+            template,
+            past: Vec::new(),
+            files: String::new(),
+            begin: None,
+            is_announced: first.is_none(),
+            n_opening: 0,
+        };
         self.begin_again(&mut talk)?;
         // Without a terminal nobody goes on after a prompt on the command line, unless -cnv says that turns will come.
         let is_alone = !io::stdin().is_terminal() && low.conversation.is_none();
@@ -91,6 +64,9 @@ impl Runner<'_> {
         }
         if self.is_interactive {
             self.say_how_to_talk();
+        }
+        if first.is_none() {
+            self.show_opening(&mut talk)?;
         }
         loop {
             let next = match first.take() {
@@ -107,12 +83,12 @@ impl Runner<'_> {
             }
             let stop = self.answer(&mut talk, logits)?;
             // On a terminal a full context is no end: /clear makes room.
-            if is_single || (stop == Stop::ContextFull && !self.is_for_people()) {
+            if is_single || (stop == Stop::ContextFull && !self.is_for_people) {
                 break;
             }
             self.interrupt.clear();
         }
-        if self.is_for_people() {
+        if self.is_for_people {
             out(self.console.end_line())?;
             self.console.message(INFO, "\nExiting...");
         }
@@ -130,15 +106,29 @@ impl Runner<'_> {
         self.session.clear()
     }
 
+    /// Shows a script the system message, as llama-completion does. It is read with the first turn, and so compressed with it.
+    fn show_opening(&mut self, talk: &mut Talk) -> Result<()> {
+        // Some templates have no text for a system message alone.
+        let text = match talk.past.is_empty() {
+            true => String::new(),
+            false => talk.template.render(&talk.past, false).unwrap_or_default(),
+        };
+        let tokens = self.tokenizer.encode(&text, true, true)?;
+        talk.n_opening = tokens.len();
+        match self.args.low.display_prompt && !self.is_for_people {
+            true => self.echo(&tokens),
+            false => Ok(()),
+        }
+    }
+
     /// The turn of the command line.
     fn say_first(&mut self, talk: &mut Talk, prompt: String) -> Result<Next> {
-        let is_for_people = self.is_for_people();
-        if is_for_people {
+        if self.is_for_people {
             let shown: String = prompt.chars().take(MAX_ECHO).collect();
             let more = if shown.len() < prompt.len() { " ... (truncated)" } else { "" };
             out(self.console.write(format!("\n> {shown}{more}\n").as_bytes()))?;
         }
-        let echo = self.args.low.display_prompt && !is_for_people;
+        let echo = self.args.low.display_prompt && !self.is_for_people;
         self.say(talk, prompt, echo).map(Next::Answer)
     }
 
@@ -151,7 +141,7 @@ impl Runner<'_> {
                 return Ok(Next::End);
             }
             // At the prompt of llama-cli Ctrl-C is a way to leave.
-            Typed::Interrupted if self.is_for_people() && self.interrupt.ending().is_none() => return Ok(Next::End),
+            Typed::Interrupted if self.is_for_people && self.interrupt.ending().is_none() => return Ok(Next::End),
             Typed::Interrupted => return Err(Error::Interrupted),
         };
         let found = match Command::parse(&line) {
@@ -164,8 +154,11 @@ impl Runner<'_> {
             Some(Command::Regen) => self.take_back(talk),
             Some(Command::Read(path)) => self.add_files(talk, &[path]).map(|()| Next::Ask),
             Some(Command::Glob(pattern)) => self.add_glob(talk, &pattern).map(|()| Next::Ask),
-            None if line.is_empty() => return Ok(Next::Ask),
+            None if line.is_empty() => self.go_on(),
             None => {
+                if let Some(name) = command::misspelt(&line).filter(|_| self.is_for_people) {
+                    self.console.message(INFO, &format!("{name} is no command and goes to the model as text"));
+                }
                 let text = std::mem::take(&mut talk.files) + &self.unescaped(line);
                 self.say(talk, text, false).map(Next::Answer)
             }
@@ -176,12 +169,24 @@ impl Runner<'_> {
                 self.console.message(ERROR, &format!("error: {e}"));
                 Ok(Next::Ask)
             }
-            Err(Error::Interrupted) if self.is_for_people() && self.interrupt.ending().is_none() => {
+            Err(Error::Interrupted) if self.is_for_people && self.interrupt.ending().is_none() => {
                 self.interrupt.clear();
                 Ok(Next::Ask)
             }
             other => other,
         }
+    }
+
+    /// Lets the model go on with its answer, as llama-completion does for an empty line; llama-cli waits for another one.
+    fn go_on(&mut self) -> Result<Next> {
+        let Some(token) = self.pending.filter(|_| !self.is_for_people) else { return Ok(Next::Ask) };
+        if !self.make_room(1)? {
+            return Ok(Next::End);
+        }
+        self.chain.reset();
+        self.recent.clear();
+        self.pending = None;
+        self.step(token).map(Next::Answer)
     }
 
     /// Adds a turn of the user and gives the logits behind it; an error leaves the conversation as it was.
@@ -204,7 +209,11 @@ impl Runner<'_> {
                 talk.template.continuation(&talk.past, &message, &end)?
             }
         };
-        tokens.extend(self.tokenizer.encode(&text, is_new, true)?);
+        let said = self.tokenizer.encode(&text, is_new, true)?;
+        if !self.is_for_people && talk.is_announced {
+            self.remaining.typed(said.len().saturating_sub(if is_new { talk.n_opening } else { 0 }));
+        }
+        tokens.extend(said);
         if is_new {
             self.check_prompt(tokens.len())?;
             match std::mem::replace(&mut talk.is_announced, true) {
@@ -236,16 +245,23 @@ impl Runner<'_> {
         let (n_past, n_dropped) = (self.session.engine.cache.n_past(), self.session.n_dropped());
         talk.begin = Some(Begin { n_past, n_dropped, logits: logits.clone() });
         let eval = (self.perf.eval, self.perf.n_eval);
-        let (stop, answer) = self.generate(logits, self.args.low.n_predict)?;
+        if self.is_for_people {
+            self.remaining = Remaining::new(self.args.low.n_predict);
+        }
+        let (stop, answer) = self.generate(logits)?;
         self.transcribe(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }))?;
-        talk.past.push(Message::new("assistant", answer));
+        match talk.past.last_mut().filter(|m| m.role == "assistant") {
+            Some(earlier) => earlier.content += &answer,
+            None => talk.past.push(Message::new("assistant", answer)),
+        }
         match (stop, self.is_interactive) {
-            _ if self.is_for_people() => out(self.console.end_line())?,
+            _ if self.is_for_people => out(self.console.end_line())?,
             (Stop::EndOfText, true) => out(self.console.write(b"\n"))?,
             (Stop::EndOfText, false) => out(self.console.write(b" [end of text]\n"))?,
             _ => {}
         }
-        if self.args.low.show_timings.unwrap_or(self.is_for_people()) {
+        self.session_report()?;
+        if self.args.low.show_timings.unwrap_or(self.is_for_people) {
             let (prompt, generation) = self.speeds(eval);
             self.console.message(INFO, &format!("\n[ Prompt: {prompt:.1} t/s | Generation: {generation:.1} t/s ]"));
         }
@@ -315,7 +331,7 @@ impl Runner<'_> {
 
     /// The lines with which a conversation begins.
     fn say_how_to_talk(&mut self) {
-        if self.is_for_people() {
+        if self.is_for_people {
             self.console.message(INFO, &format!("\n{}", command::HELP));
             return;
         }

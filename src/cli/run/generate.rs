@@ -2,7 +2,6 @@
 
 use super::{out, Runner, INFO, N_RESERVED, WARN};
 use crate::cli::console::Style;
-use crate::cli::low::KvSize;
 use crate::cli::prompt_cache::PromptCache;
 use crate::cli::write_file;
 use crate::error::{Error, Result};
@@ -133,23 +132,9 @@ impl Runner<'_> {
         Ok(logits)
     }
 
-    fn explain_no_pass(&mut self, n_tokens: usize) {
-        let low = &self.args.low;
-        let asked = matches!(low.kv_size, KvSize::Ratio(x) if x > 1.0) || matches!(low.kv_size, KvSize::Tokens(_));
-        let is_first = self.session.engine.cache.n_past() == n_tokens;
-        if asked && is_first && !self.args.compresses(n_tokens) && low.kv_method != "none" {
-            let why = if n_tokens < low.kv_min_tokens {
-                format!("it is shorter than --kv-min-tokens {}", low.kv_min_tokens)
-            } else {
-                "it fits the budget".into()
-            };
-            self.console.message(INFO, &format!("gracekv: the prompt of {n_tokens} tokens is left as it is: {why}"));
-        }
-    }
-
-    /// Samples until something ends the answer. `n_predict`: -1 no limit, -2 until the context is full.
-    pub(super) fn generate(&mut self, mut logits: Vec<f32>, n_predict: i32) -> Result<(Stop, String)> {
-        let limit = usize::try_from(n_predict).unwrap_or(usize::MAX);
+    /// Samples until something ends the answer.
+    pub(super) fn generate(&mut self, mut logits: Vec<f32>) -> Result<(Stop, String)> {
+        let limit = self.remaining.limit(self.is_interactive);
         let mut answer: Vec<u8> = Vec::new();
         let mut n = 0;
         let stop = loop {
@@ -192,6 +177,7 @@ impl Runner<'_> {
             };
             self.pending = None;
         };
+        self.remaining.answered(n, self.is_interactive);
         if let Some(cache) = &mut self.prompt_cache {
             cache.settle(&mut self.session, self.pending.is_some())?;
         }
@@ -201,7 +187,8 @@ impl Runner<'_> {
         Ok((stop, String::from_utf8_lossy(&answer).into_owned()))
     }
 
-    fn step(&mut self, token: u32) -> Result<Vec<f32>> {
+    /// Decodes a token of an answer and gives the logits after it.
+    pub(super) fn step(&mut self, token: u32) -> Result<Vec<f32>> {
         let (start, pass_before) = (Instant::now(), self.session.pass_time());
         let compressed = self.session.report.is_some();
         let logits = self.session.step(token)?;
@@ -220,7 +207,10 @@ impl Runner<'_> {
             let n_ctx = self.session.engine.options().n_ctx;
             self.console.message(DEBUG, &format!("\nTokens consumed so far = {n_past} / {n_ctx}"));
         }
-        self.session_report()?;
+        // On a terminal it would stand in the middle of the answer.
+        if !self.is_for_people {
+            self.session_report()?;
+        }
         Ok(logits)
     }
 

@@ -1,15 +1,18 @@
 //! `gracekv-run`: llama-completion in a script and llama-cli on a terminal.
 //!
 //! Text goes to standard output, everything else to standard error. Exit codes: 0, 1 for an error, 255 for nothing to read,
-//! 130 after Ctrl-C, 128 and the number of a signal that ended the program. Source of the behaviour: llama.cpp
-//! `tools/completion/completion.cpp`, `tools/cli/cli-context.cpp`. A conversation whose input and output are a terminal
-//! looks as llama-cli's; any other run is llama-completion's.
+//! 130 after Ctrl-C (0 at the prompt of a conversation, as in llama-cli), 128 and the number of a signal that ended the program.
+//! Source of the behaviour: llama.cpp `tools/completion/completion.cpp`, `tools/cli/cli-context.cpp`. A conversation whose
+//! input and output are a terminal looks as llama-cli's; any other run is llama-completion's.
 
 mod command;
 mod complete;
 mod converse;
+mod explain;
 mod generate;
+mod mode;
 mod prompt_cache;
+mod remaining;
 mod room;
 
 use super::console::{is_closed, out, Console, Style};
@@ -31,6 +34,7 @@ use crate::ggml;
 use crate::sample::Chain;
 use crate::session::Session;
 use crate::tokenizer::Tokenizer;
+use remaining::Remaining;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
@@ -39,6 +43,7 @@ use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 const ERROR: i32 = 1;
 const WARN: i32 = 2;
 const INFO: i32 = 3;
+const TRACE: i32 = 4;
 
 /// Tokens of the context that a prompt must leave free, as in llama-completion.
 const N_RESERVED: usize = 4;
@@ -130,18 +135,17 @@ fn load_and_run(mut low: LowArgs, console: &mut Console<Stdout, Stderr>, interru
         session.engine.clear()?;
     }
     perf.loaded();
-    describe(&args, &loaded, &session, console);
     let runner = Runner::new(&args, &loaded, session, console, perf, interrupt.clone())?;
     interrupt.started();
     runner.run(&loaded)
 }
 
-/// What was loaded, for `-lv 4` and for the log.
-fn describe(args: &HighArgs, loaded: &Loaded, session: &Session, console: &mut Console<Stdout, Stderr>) {
+/// What was loaded, for `-lv 4` and for the log; the size of the cache at level `detail`.
+fn describe(args: &HighArgs, loaded: &Loaded, session: &Session, console: &mut Console<Stdout, Stderr>, detail: i32) {
     let (hp, cache) = (&loaded.model.hp, &session.engine.cache);
     let mib = |b: u64| b as f64 / 1048576.0;
     console.message(
-        4,
+        TRACE,
         &format!(
             "model: {} {}, {:.2} MiB, {} layers, {} heads, {} KV heads, ggml {}",
             args.model.display(),
@@ -155,7 +159,7 @@ fn describe(args: &HighArgs, loaded: &Loaded, session: &Session, console: &mut C
     );
     let o = cache.options();
     console.message(
-        INFO,
+        detail,
         &format!(
             "KV buffer size = {:8.2} MiB ({:6} cells, {:3} layers), K ({}), V ({})",
             mib(cache.bytes()),
@@ -184,9 +188,14 @@ struct Runner<'a> {
     pending: Option<u32>,
     /// Whether the user is asked where an answer ends.
     is_interactive: bool,
+    /// Whether the run is a conversation of people, as in llama-cli.
+    is_for_people: bool,
+    remaining: Remaining,
     /// Tokens that a context shift keeps.
     n_keep: usize,
     n_reported: usize,
+    /// Whether the user knows that the method compresses the first prompt only.
+    is_told_of_once: bool,
     prompt_cache: Option<PromptCache>,
     /// The file of `--kv-report`.
     report: Option<NewFile>,
@@ -220,8 +229,11 @@ impl<'a> Runner<'a> {
             perf,
             pending: None,
             is_interactive: false,
+            is_for_people: false,
+            remaining: Remaining::new(args.low.n_predict),
             n_keep: 0,
             n_reported: 0,
+            is_told_of_once: false,
             prompt_cache: None,
             report: args.low.kv_report.as_deref().map(NewFile::create).transpose()?,
             transcript: None,
@@ -239,9 +251,13 @@ impl<'a> Runner<'a> {
 
     fn begin(&mut self, loaded: &Loaded) -> Result<i32> {
         self.open_prompt_cache()?;
-        let result = match converse::mode(self.args, loaded, self.console)? {
-            converse::Mode::Template(template) => self.converse(&template),
-            converse::Mode::Plain { is_conversation } => self.complete(is_conversation),
+        let mode = mode::mode(self.args, loaded, self.console)?;
+        self.is_for_people = mode::is_for_people() && matches!(mode, mode::Mode::Template(_));
+        describe(self.args, loaded, &self.session, self.console, self.detail());
+        self.warn_of_interval();
+        let result = match mode {
+            mode::Mode::Template(template) => self.converse(&template),
+            mode::Mode::Plain { is_conversation } => self.complete(is_conversation),
         };
         let code = match result {
             Ok(0) => Ok(0),
@@ -258,11 +274,14 @@ impl<'a> Runner<'a> {
                 &format!("warning: nothing was compressed, so that there is no report: {path} is left as it is"),
             );
         }
-        out(self.console.write(b"\n\n"))?;
+        self.explain_pending_pass();
+        if !self.is_for_people {
+            out(self.console.write(b"\n\n"))?;
+        }
         out(self.console.finish())?;
         if self.args.low.perf {
             let lines = self.perf.lines(self.session.engine.n_reused);
-            self.console.message(INFO, &lines);
+            self.console.message(self.detail(), &lines);
         }
         code
     }
@@ -272,6 +291,15 @@ impl<'a> Runner<'a> {
         let transcript = self.transcript.take().filter(|file| is_done || file.is_sound());
         self.console.keep_copies(is_done)?;
         transcript.map_or(Ok(()), NewFile::finish)
+    }
+
+    /// Level of what llama-completion prints about a run and llama-cli does not.
+    fn detail(&self) -> i32 {
+        if self.is_for_people {
+            TRACE
+        } else {
+            INFO
+        }
     }
 
     /// Notes what of a prompt of this length a context shift keeps.
@@ -284,15 +312,15 @@ impl<'a> Runner<'a> {
 
     /// The lines about sampling and sizes, once the length of the prompt is known.
     fn announce(&mut self, n_prompt: usize) -> Result<()> {
-        let low = &self.args.low;
+        let (low, level) = (&self.args.low, self.detail());
         self.keep(n_prompt);
         self.console.accept_log()?;
-        self.console.message(INFO, &format!("sampler seed: {}", self.chain.seed()));
-        self.console.message(INFO, &format!("sampler params: \n{}", self.chain.params()));
-        self.console.message(INFO, &format!("sampler chain: logits -> {}", self.chain.names().join(" -> ")));
+        self.console.message(level, &format!("sampler seed: {}", self.chain.seed()));
+        self.console.message(level, &format!("sampler params: \n{}", self.chain.params()));
+        self.console.message(level, &format!("sampler chain: logits -> {}", self.chain.names().join(" -> ")));
         let n_ctx = self.session.engine.options().n_ctx;
         self.console.message(
-            INFO,
+            level,
             &format!(
                 "generate: n_ctx = {n_ctx}, n_batch = {}, n_predict = {}, n_keep = {}",
                 low.n_batch, low.n_predict, self.n_keep
@@ -315,14 +343,15 @@ impl<'a> Runner<'a> {
             _ => out(self.console.write(if is_edited { above } else { prompt }.as_bytes()))?,
         }
         out(self.console.style(Style::Input))?;
-        let typed = input.turn(line, low.multiline_input, &self.interrupt);
+        // A terminal shows what is typed; what comes through a pipe belongs to the text, too, as in llama-completion.
+        let (console, is_echoed) = (&mut *self.console, !is_in && !low.simple_io);
+        let mut echo = |text: &str| match is_echoed {
+            true => out(console.write(text.as_bytes())),
+            false => Ok(()),
+        };
+        let typed = input.turn(line, low.multiline_input, &self.interrupt, &mut echo);
         out(self.console.style(Style::Plain))?;
         self.console.new_line(is_in && is_out);
         typed
-    }
-
-    /// Whether people are at both ends, who know llama-cli.
-    fn is_for_people(&self) -> bool {
-        io::stdin().is_terminal() && io::stdout().is_terminal()
     }
 }

@@ -19,6 +19,9 @@ impl Runner<'_> {
                 }
             }
             let why = match low.context_shift {
+                _ if self.session.engine.cache.is_compressed() && self.session.compresses_once() => {
+                    Some("the method compresses the first prompt only")
+                }
                 _ if self.session.engine.cache.is_compressed() => {
                     Some("what came since the last pass is too little to compress")
                 }

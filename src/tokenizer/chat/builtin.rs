@@ -39,7 +39,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The name of the built-in template that llama.cpp uses for a model's template when it does not read it as Jinja.
-pub(super) fn recognise(source: &str) -> Option<&'static str> {
+pub fn recognise(source: &str) -> Option<&'static str> {
     let has_all = |marks: &[&str]| marks.iter().all(|mark| source.contains(mark));
     MARKS.iter().find(|(_, marks)| has_all(marks)).map(|(name, _)| *name)
 }
