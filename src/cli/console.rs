@@ -171,6 +171,8 @@ impl<O: Write, E: Write> Console<O, E> {
     fn put(&mut self, n: usize) -> io::Result<()> {
         let bytes = &self.partial[..n];
         self.out.write_all(bytes)?;
+        self.out.flush()?;
+        self.in_line = bytes.last().map_or(self.in_line, |&b| b != b'\n');
         if let Some(copy) = &mut self.copy {
             let written = copy.write_all(bytes).and_then(|()| copy.flush());
             written.map_err(|e| io::Error::other(Error::io(copy.path(), e)))?;
@@ -178,9 +180,8 @@ impl<O: Write, E: Write> Console<O, E> {
         if let Some(log) = &mut self.log {
             log.write(bytes).map_err(io::Error::other)?;
         }
-        self.in_line = bytes.last().map_or(self.in_line, |&b| b != b'\n');
         self.partial.drain(..n);
-        self.out.flush()
+        Ok(())
     }
 
     /// Ends the line that the text is in, if it is in one.

@@ -188,7 +188,9 @@ fn once(client: &Client, file: &File, watch: &mut dyn Watch) -> std::result::Res
             watch.check(&partial).map_err(|e| Failure::final_(format!("what came is no model: {e}; it was removed")))
         }
     });
-    checked.inspect_err(|_| drop(fs::remove_file(&partial)))?;
+    checked.inspect_err(|_| {
+        let _ = fs::remove_file(&partial).and_then(|()| fs::remove_file(&partial_etag));
+    })?;
     Disk::open(&partial).and_then(|f| f.sync_all()).and_then(|()| fs::rename(&partial, file.path)).map_err(disk)?;
     let _ = fs::remove_file(&partial_etag);
     if let Some(etag) = etag {

@@ -30,15 +30,15 @@ fn run(model: &Path, args: &[&str], env: &[(&str, &str)], input: &[u8]) -> Outpu
     output
 }
 
-/// What it says; the code is 0, or 1 with one error line at the end.
+/// What it says; the code is 0, or 1 with an error line at the end.
 fn checked(output: &Output, what: &str) -> String {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!text.contains("panicked"), "{what}: {text}");
     let n_errors = text.lines().filter(|l| l.starts_with("error")).count();
     match output.status.code() {
-        Some(0) => assert_eq!(n_errors, 0, "{what}: {text}"),
-        // Behind an option that cannot be read comes how it is used.
-        Some(1) => assert!(n_errors == 1 && (text.contains("usage:") || is_last(&text)), "{what}: {text}"),
+        Some(0) => {}
+        // In a conversation there may be errors that do not end it; behind an option that cannot be read comes its usage.
+        Some(1) => assert!(n_errors > 0 && (text.contains("usage:") || is_last(&text)), "{what}: {text}"),
         code => panic!("{what}: {code:?}: {text}"),
     }
     text
@@ -139,7 +139,7 @@ fn hostile_configuration_files_are_refused_or_read() {
     for (content, code) in [
         (&b"\0\0\0"[..], 1),
         (b"\xff\xfet\0e\0m\0p\0", 1),
-        (b"temp = \0", 1),
+        (b"top-k = \0", 1),
         (b"[", 1),
         (b"temp = 0\n\x1b[2Jkey\n = 1", 1),
         (b"temp = 0\n\x1b[2Jkey = 1", 0),

@@ -39,6 +39,9 @@ const MAX_ROW: usize = 20_000;
 /// Rules and groups of a grammar.
 const MAX_RULES: usize = 30_000;
 
+/// Lines of an error of the library that are shown; states of its parser may follow.
+const MAX_LINES: usize = 6;
+
 /// Stack for the compilation of that many. Units: bytes.
 const COMPILE_STACK: usize = 128 << 20;
 
@@ -173,7 +176,7 @@ impl Grammar {
 /// Compiles a grammar; the library does so by recursion, a level or more for each rule, and so gets a stack for it.
 fn compile(grammar: TopLevelGrammar, trie: &Trie) -> std::result::Result<Matcher, String> {
     let work = || {
-        let mut factory = ParserFactory::new(&trie.env(), Default::default(), &[]).map_err(|e| first_line(&e))?;
+        let mut factory = ParserFactory::new(&trie.env(), Default::default(), &[]).map_err(|e| words(&e))?;
         factory.quiet();
         let limits = factory.limits_mut();
         limits.step_max_items = MAX_STEP;
@@ -182,7 +185,7 @@ fn compile(grammar: TopLevelGrammar, trie: &Trie) -> std::result::Result<Matcher
         limits.verbose_errors = false;
         let matcher = Matcher::new(factory.create_parser(grammar));
         match matcher.get_error() {
-            Some(e) => Err(first_line(&e)),
+            Some(e) => Err(words(&e)),
             None => Ok(matcher),
         }
     };
@@ -229,18 +232,24 @@ fn schema(text: &str) -> std::result::Result<Value, String> {
     }
 }
 
-fn first_line(e: &impl std::fmt::Display) -> String {
+/// What the library says; errors of patterns have the place and the reason in their last lines.
+fn words(e: &impl std::fmt::Display) -> String {
     let text = e.to_string();
     if text.starts_with("panic:") {
         // An assertion of the library; its limits are those of 16-bit numbers.
         return "the grammar is too large".to_owned();
     }
-    text.lines().find(|l| !l.trim().is_empty()).unwrap_or("unknown error").trim().to_owned()
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).take(MAX_LINES).collect();
+    if lines.is_empty() {
+        "unknown error".to_owned()
+    } else {
+        lines.join(" ")
+    }
 }
 
 /// Why the library stops within a grammar, which it says in names of its own.
 fn too_complex(e: impl std::fmt::Display) -> Error {
-    let text = first_line(&e);
+    let text = words(&e);
     let why = match text.as_str() {
         t if t.contains("NoExtensionBias") => "no token of this vocabulary can come next",
         t if t.contains("TooComplex") => "it is too ambiguous here, or needs too much at once",
