@@ -111,11 +111,14 @@ fn partial_selection_equals_a_full_sort() {
 #[test]
 fn unusable_logits_are_named() {
     let mut chain = chain(&SampleParams::default());
-    let text = |r: Result<u32>| r.unwrap_err().to_string();
-    assert_eq!(text(chain.sample(&[0.0, f32::NAN, 1.0])), "logits: expected finite numbers, got NaN for token 1");
-    assert_eq!(text(chain.sample(&[0.0, 1.0, f32::INFINITY])), "logits: expected finite numbers, got inf for token 2");
-    assert_eq!(text(chain.sample(&[f32::NEG_INFINITY; 2])), "logits: expected finite numbers, got none");
-    assert_eq!(text(chain.sample(&[])), "logits: expected finite numbers, got none");
+    let is = |r: Result<u32>, what: &str| {
+        let text = r.unwrap_err().to_string();
+        assert!(text.starts_with(&format!("logits: expected finite numbers, got {what}")), "{text}");
+    };
+    is(chain.sample(&[0.0, f32::NAN, 1.0]), "NaN for token 1");
+    is(chain.sample(&[0.0, 1.0, f32::INFINITY]), "inf for token 2");
+    is(chain.sample(&[f32::NEG_INFINITY; 2]), "none");
+    is(chain.sample(&[]), "none");
     assert_eq!(chain.sample(&[f32::NEG_INFINITY, 0.0]).unwrap(), 1);
 }
 

@@ -182,7 +182,8 @@ fn errors_are_worded_as_in_llama_cpp() {
     assert_eq!(
         text,
         "error while handling argument \"-n\": 'x': invalid digit found in string\n\nusage:\n\
-         -n,    --predict, --n-predict N         tokens to generate; -1 = no limit, -2 = until the context is full\n\
+         -n,    --predict, --n-predict N         tokens to generate; -1 = no limit, -2 = until the context is full;\n\
+         \x20                                       when a script talks, what it says counts, too, as in llama-completion\n\
          \x20                                       (default: -1)\n\
          \x20                                       (env: LLAMA_ARG_N_PREDICT)\n\n\
          to show complete usage, run with -h"

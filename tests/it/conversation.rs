@@ -36,7 +36,7 @@ fn exit_ends_a_conversation_in_a_pipe() {
     let Some(model) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     for (args, n_prompts) in [(&["-cnv"][..], 2), (&["-cnv", "-st"], 1)] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gracekv-run"))
-            .args(["-m", model.to_str().unwrap(), "-t", "1", "--no-warmup", "--temp", "0", "-n", "8"])
+            .args(["-m", model.to_str().unwrap(), "-t", "1", "--no-warmup", "--temp", "0", "-n", "64"])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -154,7 +154,7 @@ fn commands_and_the_transcript() {
         file.display(),
         dir.path().display()
     );
-    let output = talk(&["-cnv", "-n", "4", "-c", "2048", "-o", transcript.to_str().unwrap()], &typed);
+    let output = talk(&["-cnv", "-n", "150", "-c", "2048", "-o", transcript.to_str().unwrap()], &typed);
     let err = text(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{err}");
     for line in
@@ -167,7 +167,9 @@ fn commands_and_the_transcript() {
     assert_eq!(written.matches("Assistant:\n").count(), 4, "{written}");
     assert_eq!(written.matches("--- File: ").count(), 2, "{written}");
     let answers: Vec<&str> = written.split("Assistant:\n").collect();
-    assert_eq!(answers[1].trim_end(), answers[2].split("User:").next().unwrap().trim_end(), "/regen at temperature 0");
+    let begin = |answer: &str| answer.chars().take(20).collect::<String>();
+    assert_eq!(begin(answers[1]).chars().count(), 20);
+    assert_eq!(begin(answers[1]), begin(answers[2]), "/regen at temperature 0");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn without_a_device_ngl_is_accepted_with_one_warning() {
         return;
     }
     let model = tiny::path("llama");
-    let args = ["-m", model.to_str().unwrap(), "-p", "ab", "-n", "2", "-no-cnv", "-c", "64"];
+    let args = ["-m", model.to_str().unwrap(), "-p", "ab", "-n", "2", "-no-cnv", "-c", "64", "--temp", "0"];
     let (plain, _) = run(&args);
     for more in
         [&["-ngl", "99"][..], &["-ngl", "all"], &["-ngl", "99", "-dev", "none", "-sm", "none", "-ts", "1", "-nkvo"]]
@@ -203,7 +203,7 @@ mod rpc {
         for (model, types) in
             MODELS.iter().filter_map(|(_, file)| model_path(file)).flat_map(|m| types.map(|t| (m.clone(), t)))
         {
-            let args = [&["-p", prompt(1600), "--kv-ratio", "8"], types].concat();
+            let args = [&["-p", prompt(1600), "--kv-ratio", "8", "--kv-lookahead", "4"], types].concat();
             let want = answer(&model, &args);
             let found = answer(&model, &[&args[..], &["--rpc", &server.address]].concat());
             assert_eq!(found.1, want.1, "{} {types:?}", model.display());

@@ -16,7 +16,6 @@ const fn refused(names: &'static [&'static str], hint: &'static str, env: &'stat
 const DOCKER: &str = "models are not fetched from Docker registries; use -hf or -mu";
 const GONE: &str = "llama.cpp has removed it, too";
 const MEDIA: &str = "images, sound and video are not implemented";
-const MODEL: &str = "it needs an architecture that is not implemented";
 const REASONING: &str = "thoughts are printed as part of the text";
 const SERVER: &str = "it concerns servers only";
 const SPECULATIVE: &str = "speculative decoding is not implemented";
@@ -40,8 +39,8 @@ pub(super) const FLAGS: &[Flag] = &[
     no_effect(&["--skip-chat-parsing"], "", "LLAMA_ARG_SKIP_CHAT_PARSING", "the answer is printed as it comes").off_by(&["--no-skip-chat-parsing"]),
     refused(&["--log-jsonl"], "", "LLAMA_ARG_LOG_JSONL", "messages are plain text on standard error").off_by(&["--no-log-jsonl"]),
     refused(&["--log-prompts-dir"], "PATH", "", "messages are plain text on standard error"),
-    refused(&["--gpt-oss-20b-default"], "", "", MODEL),
-    refused(&["--gpt-oss-120b-default"], "", "", MODEL),
+    refused(&["--gpt-oss-20b-default"], "", "", "use -hf ggml-org/gpt-oss-20b-GGUF"),
+    refused(&["--gpt-oss-120b-default"], "", "", "use -hf ggml-org/gpt-oss-120b-GGUF"),
     refused(&["--vision-gemma-4b-default"], "", "", MEDIA),
     refused(&["--vision-gemma-12b-default"], "", "", MEDIA),
 

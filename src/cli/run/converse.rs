@@ -336,6 +336,9 @@ impl Runner<'_> {
             return;
         }
         self.console.message(INFO, "interactive mode on.");
+        for text in &self.args.reverse_prompts {
+            self.console.message(INFO, &format!("Reverse prompt: '{text}'"));
+        }
         self.console.message(INFO, "== Running in interactive mode. ==\n - Press Ctrl+C to interject at any time.");
         self.how_to_hand_over().collect::<Vec<_>>().iter().for_each(|line| self.console.message(INFO, line));
         if self.args.system_prompt.is_none() {

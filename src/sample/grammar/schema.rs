@@ -170,9 +170,9 @@ mod tests {
             "allOf": [{ "$ref": "#/lib/a" }, { "properties": { "b": {} } }],
             "lib": { "a": { "properties": { "a": {} } } },
         }));
-        for (part, names) in [("/allOf/0", vec!["a", "b"]), ("/allOf/1", vec!["a", "b"]), ("/lib/a", vec!["a"])] {
+        for part in ["/allOf/0", "/allOf/1"] {
             let part = schema.pointer(part).unwrap();
-            assert_eq!(own_names(part).collect::<Names>(), names.into_iter().map(str::to_owned).collect());
+            assert_eq!(own_names(part).collect::<Vec<_>>(), ["a", "b"]);
             assert_eq!(part["additionalProperties"], false);
         }
     }
