@@ -154,7 +154,8 @@ fn what_is_no_model_does_not_get_its_name() {
         let (code, err) = text(&run(&server, &dir, &["-mu", &url]).output().unwrap());
         assert_eq!(code, Some(1), "{err}");
         assert!(err.lines().last().unwrap().contains("what came is no model"), "{err}");
-        assert!(names(&dir.path().join(".cache/llama.cpp")).iter().all(|n| n.ends_with(".lock")), "{name}");
+        let left = names(&dir.path().join(".cache/llama.cpp"));
+        assert!(left.iter().all(|n| n.ends_with(".lock")), "{name}: {left:?}");
     }
 }
 
