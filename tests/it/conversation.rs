@@ -167,9 +167,8 @@ fn commands_and_the_transcript() {
     assert_eq!(written.matches("Assistant:\n").count(), 4, "{written}");
     assert_eq!(written.matches("--- File: ").count(), 2, "{written}");
     let answers: Vec<&str> = written.split("Assistant:\n").collect();
-    let begin = |answer: &str| answer.chars().take(20).collect::<String>();
-    assert_eq!(begin(answers[1]).chars().count(), 20);
-    assert_eq!(begin(answers[1]), begin(answers[2]), "/regen at temperature 0");
+    assert!(!answers[1].trim_end().is_empty(), "{written}");
+    assert_eq!(answers[1].trim_end(), answers[2].split("User:").next().unwrap().trim_end(), "/regen at temperature 0");
 }
 
 #[test]

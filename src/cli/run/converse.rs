@@ -30,6 +30,7 @@ struct Begin {
     n_past: usize,
     n_dropped: usize,
     logits: Vec<f32>,
+    remaining: Remaining,
 }
 
 /// What a turn leads to.
@@ -243,11 +244,11 @@ impl Runner<'_> {
     /// Generates an answer and adds it to the conversation.
     fn answer(&mut self, talk: &mut Talk, logits: Vec<f32>) -> Result<Stop> {
         let (n_past, n_dropped) = (self.session.engine.cache.n_past(), self.session.n_dropped());
-        talk.begin = Some(Begin { n_past, n_dropped, logits: logits.clone() });
-        let eval = (self.perf.eval, self.perf.n_eval);
         if self.is_for_people {
             self.remaining = Remaining::new(self.args.low.n_predict);
         }
+        talk.begin = Some(Begin { n_past, n_dropped, logits: logits.clone(), remaining: self.remaining });
+        let eval = (self.perf.eval, self.perf.n_eval);
         let (stop, answer) = self.generate(logits)?;
         self.transcribe(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }))?;
         match talk.past.last_mut().filter(|m| m.role == "assistant") {
@@ -284,6 +285,7 @@ impl Runner<'_> {
         }
         talk.past.pop();
         self.pending = None;
+        self.remaining = begin.remaining;
         self.chain.reset();
         self.recent.clear();
         if self.session.take_back(begin.n_past).is_ok() {
