@@ -83,7 +83,7 @@ impl Runner<'_> {
     fn hand_over(&mut self, stop: Stop, is_conversation: bool, needs_some: bool) -> Result<Option<Vec<u32>>> {
         let low = &self.args.low;
         let encode = |text: &str, parse_special| self.tokenizer.encode(text, false, parse_special);
-        let mut tokens: Vec<u32> = self.pending.take().into_iter().collect();
+        let mut tokens: Vec<u32> = self.pending.into_iter().collect();
         if stop == Stop::EndOfText {
             if let Some(reverse) = self.args.reverse_prompts.first() {
                 tokens.extend(encode(reverse, true)?);

@@ -235,7 +235,6 @@ impl Runner<'_> {
             self.console.message(WARN, "What was said is lost.");
         }
         let logits = logits?;
-        self.pending = None;
         self.transcribe(&format!("User:\n{}\n\n", message.content))?;
         talk.past.push(message);
         Ok(logits)

@@ -48,7 +48,7 @@ impl Runner<'_> {
         out(self.console.style(Style::Plain))
     }
 
-    /// Puts tokens into the cache and gives the logits after them.
+    /// Puts tokens into the cache and gives the logits after them. One that is pending is the first; the samplers know it.
     pub(super) fn read(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         if !self.make_room(tokens.len())? {
             let o = self.session.engine.options();
@@ -62,7 +62,7 @@ impl Runner<'_> {
                 ),
             });
         }
-        for &t in tokens {
+        for &t in &tokens[usize::from(self.pending.is_some())..] {
             self.chain.accept_prompt(t);
             self.perf.n_sample += 1;
             self.remember(t);
@@ -89,6 +89,7 @@ impl Runner<'_> {
         self.console.clear_progress();
         notices.iter().for_each(|(level, text)| self.console.message(*level, text));
         let (mut logits, n) = read?;
+        self.pending = None;
         let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
         // llama.cpp counts a batch of one token as decoding.
         let (time, count) = match n {
