@@ -38,7 +38,7 @@ bench: build ## build llama.cpp and measure both programs in turn (long; options
 	@scripts/fetch_models.py all
 	scripts/bench.py $(BENCH)
 
-check-robustness: setup ## try tens of thousands of hostile inputs and count what was refused, crashed or hung (5 minutes)
+check-robustness: setup ## try tens of thousands of hostile inputs and count what was refused, crashed or hung (1 minute)
 	$(CARGO) bench --locked --bench robustness
 
 # build.rs writes its bindings below target/, never into the sources; the newest ones are the ones just made.
