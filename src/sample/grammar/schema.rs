@@ -117,7 +117,7 @@ fn close_fields(fields: &mut Map<String, Value>, names: &Names) {
     fields.insert("additionalProperties".into(), Value::Bool(false));
     let has_patterns = fields.contains_key("patternProperties");
     if let Some(Value::Array(required)) = fields.get_mut("required").filter(|_| !has_patterns) {
-        required.retain(|name| name.as_str().map_or(true, |name| names.contains(name)));
+        required.retain(|name| name.as_str().is_none_or(|name| names.contains(name)));
     }
     if !["type", "const", "enum", "$ref", "allOf", "anyOf", "oneOf"].iter().any(|k| fields.contains_key(*k)) {
         fields.insert("type".into(), "object".into());
