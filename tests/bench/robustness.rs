@@ -153,9 +153,9 @@ fn spawn(name: &str, from: u64) -> (Child, Receiver<u8>) {
     let mut command = Command::new("sh");
     command.args(["-c", &limit, "sh"]).arg(std::env::current_exe().unwrap()).args(["--work", name, &from.to_string()]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let stdout = child.stdout.take().unwrap();
+    let stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     let (send, receive) = channel();
-    std::thread::spawn(move || std::io::BufReader::new(stdout).bytes().map_while(|b| b.ok()).try_for_each(|b| send.send(b)));
+    std::thread::spawn(move || stdout.bytes().map_while(|b| b.ok()).try_for_each(|b| send.send(b)));
     (child, receive)
 }
 
