@@ -189,9 +189,15 @@ fn the_session_goes_back_to_what_is_not_merged() {
 /// Kept tokens stay, the others move to where the dropped ones were and are rotated as if they had always been there.
 #[test]
 fn a_shift_drops_tokens_and_rotates_the_others() {
+    let mut n_run = 0;
     for name in ["llama", "qwen2", "qwen3", "gemma3"] {
         for (ty, bound) in [(Type::F32, 1e-4), (Type::F16, 1e-3), (Type::Q8_0, 2e-2)] {
             let model = tiny::model(name);
+            // Heads that are no whole number of blocks cannot be quantised.
+            if model.hp.head_dim_k % ty.block_size() != 0 {
+                continue;
+            }
+            n_run += 1;
             let o = EngineOptions { ty_k: ty, ty_v: ty, ..options(512, 1) };
             let mut session = Session::new(Engine::new(model.clone(), o).unwrap(), None);
             read(&mut session, &tokens(&model, N_PROMPT, 1));
@@ -221,6 +227,7 @@ fn a_shift_drops_tokens_and_rotates_the_others() {
             assert!(logits.iter().all(|l| l.is_finite()));
         }
     }
+    assert!(n_run > 8, "some model has to be quantised");
 }
 
 #[test]
