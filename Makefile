@@ -39,7 +39,7 @@ bench: build ## build llama.cpp and measure both programs in turn (long; options
 	scripts/bench.py $(BENCH)
 
 check-robustness: setup ## try tens of thousands of hostile inputs and count what was refused, crashed or hung (1 minute)
-	$(CARGO) bench --locked --bench robustness
+	$(CARGO) bench --locked --features '$(FEATURES)' --bench robustness
 
 # build.rs writes its bindings below target/, never into the sources; the newest ones are the ones just made.
 bindings: setup ## regenerate bindings/ggml.rs (needs libclang)

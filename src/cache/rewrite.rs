@@ -162,16 +162,12 @@ impl Move<'_> {
             let (first, n_kept) = self.old[g];
             let n_replaced = n_kept + self.n_tokens;
             old.resize((n_replaced + self.n_since) * stride, 0);
-            match from.host_bytes() {
-                Some(bytes) => {
-                    let n = old.len();
-                    old.copy_from_slice(&bytes[first * stride..][..n]);
-                }
-                None => {
-                    from.read(first * stride, &mut old[..n_kept * stride])?;
-                    let rows = self.mirror.rows((self.il, keys, g), from, first + n_kept)?;
-                    old[n_kept * stride..].copy_from_slice(&rows);
-                }
+            if from.host_bytes().is_some() {
+                from.read(first * stride, &mut old)?;
+            } else {
+                from.read(first * stride, &mut old[..n_kept * stride])?;
+                let rows = self.mirror.rows((self.il, keys, g), from, first + n_kept)?;
+                old[n_kept * stride..].copy_from_slice(&rows);
             }
             let mut new = new.to_vec();
             hadamard.iter().for_each(|h| h.apply(&mut new));

@@ -1,6 +1,6 @@
 //! Reading a cache from the host: what a compression method sees (`view::Source`). Tokens are counted from the last pass on.
 
-use super::mirror::Mirror;
+use super::mirror::{Mirror, Part};
 use super::{KvCache, Layout};
 use crate::error::{Error, Result};
 use crate::ggml::Tensor;
@@ -12,7 +12,7 @@ impl KvCache {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.read_rows(None, il, true, g, first, out)
+        self.read_rows(None, (il, true, g), first, out)
     }
 
     /// Values of a head, as [`KvCache::read_keys`].
@@ -20,18 +20,11 @@ impl KvCache {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.read_rows(None, il, false, g, first, out)
+        self.read_rows(None, (il, false, g), first, out)
     }
 
-    fn read_rows(
-        &self,
-        mirror: Option<&Mirror>,
-        il: usize,
-        keys: bool,
-        g: usize,
-        first: usize,
-        out: &mut [f32],
-    ) -> Result<()> {
+    fn read_rows(&self, mirror: Option<&Mirror>, part: Part, first: usize, out: &mut [f32]) -> Result<()> {
+        let (il, keys, g) = part;
         let layer = &self.layers[il];
         let (t, hadamard) = if keys { (&layer.k, &layer.hadamard_k) } else { (&layer.v, &layer.hadamard_v) };
         let dim = t.ne()[0];
@@ -53,7 +46,7 @@ impl KvCache {
         }
         let stride = t.ty().row_size(dim);
         let rows = match mirror.filter(|_| t.host_bytes().is_none()) {
-            Some(mirror) => Some(mirror.rows((il, keys, g), t, base)?),
+            Some(mirror) => Some(mirror.rows(part, t, base)?),
             None => None,
         };
         match rows.as_ref().and_then(|rows| rows.get(first * stride..(first + n) * stride)) {
@@ -86,7 +79,7 @@ impl Mirror {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_keys(&self, cache: &KvCache, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        cache.read_rows(Some(self), il, true, g, first, out)
+        cache.read_rows(Some(self), (il, true, g), first, out)
     }
 
     /// As [`KvCache::read_values`], without fetching twice what the host cannot address.
@@ -94,7 +87,7 @@ impl Mirror {
     /// # Errors
     /// When the layer slides or the rows do not exist.
     pub fn read_values(&self, cache: &KvCache, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        cache.read_rows(Some(self), il, false, g, first, out)
+        cache.read_rows(Some(self), (il, false, g), first, out)
     }
 }
 

@@ -18,18 +18,12 @@ impl Architecture for Arch {
     fn hparams(&self, reader: &Reader) -> Result<Hparams> {
         let mut hp = reader.base(RopeKind::Neox)?;
         hp.embd_scale = (hp.n_embd as f32).sqrt();
-        (hp.q_scale, hp.kq_scale) = (hp.kq_scale, 1.0);
+        hp.scale_queries();
         Ok(hp)
     }
 
     fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
-        Weights::load(loader, hp, |l, b| {
-            l.attn_norm = b.norm("attn_norm")?;
-            b.attn(l)?;
-            l.ffn_norm = b.norm("ffn_norm")?;
-            l.ffn = b.ffn(Gate::Own)?;
-            Ok(())
-        })
+        Weights::plain(loader, hp, Gate::Own)
     }
 
     fn graph(&self, b: &mut Build) -> Result<()> {

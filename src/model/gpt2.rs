@@ -25,13 +25,7 @@ impl Architecture for Arch {
     }
 
     fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
-        let mut w = Weights::load(loader, hp, |l, b| {
-            l.attn_norm = b.norm("attn_norm")?;
-            b.attn(l)?;
-            l.ffn_norm = b.norm("ffn_norm")?;
-            l.ffn = b.ffn(Gate::None)?;
-            Ok(())
-        })?;
+        let mut w = Weights::plain(loader, hp, Gate::None)?;
         w.pos_embd = Some(loader.tensor("position_embd.weight", &[hp.n_embd, hp.n_ctx_train])?);
         Ok(w)
     }

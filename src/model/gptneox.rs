@@ -24,13 +24,7 @@ impl Architecture for Arch {
     }
 
     fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
-        Weights::load(loader, hp, |l, b| {
-            l.attn_norm = b.norm("attn_norm")?;
-            b.attn(l)?;
-            l.ffn_norm = b.norm("ffn_norm")?;
-            l.ffn = b.ffn(Gate::None)?;
-            Ok(())
-        })
+        Weights::plain(loader, hp, Gate::None)
     }
 
     fn graph(&self, b: &mut Build) -> Result<()> {

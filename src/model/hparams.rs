@@ -313,6 +313,11 @@ impl<'a> Reader<'a> {
 }
 
 impl Hparams {
+    /// Puts the factor on `q.k` on the queries themselves.
+    pub fn scale_queries(&mut self) {
+        (self.q_scale, self.kq_scale) = (self.kq_scale, 1.0);
+    }
+
     /// Query heads per KV head.
     pub fn n_group(&self) -> usize {
         self.n_head / self.n_head_kv

@@ -19,7 +19,7 @@ impl Architecture for Arch {
 
     fn hparams(&self, reader: &Reader) -> Result<Hparams> {
         let mut hp = reader.base(RopeKind::Neox)?;
-        (hp.q_scale, hp.kq_scale) = (hp.kq_scale, 1.0);
+        hp.scale_queries();
         Ok(hp)
     }
 

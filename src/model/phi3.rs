@@ -19,18 +19,12 @@ impl Architecture for Arch {
 
     fn hparams(&self, reader: &Reader) -> Result<Hparams> {
         let mut hp = reader.base(RopeKind::Neox)?;
-        (hp.q_scale, hp.kq_scale) = (hp.kq_scale, 1.0);
+        hp.scale_queries();
         Ok(hp)
     }
 
     fn weights(&self, loader: &mut Loader, hp: &Hparams) -> Result<Weights> {
-        Weights::load(loader, hp, |l, b| {
-            l.attn_norm = b.norm("attn_norm")?;
-            b.attn(l)?;
-            l.ffn_norm = b.norm("ffn_norm")?;
-            l.ffn = b.ffn(Gate::InUp)?;
-            Ok(())
-        })
+        Weights::plain(loader, hp, Gate::InUp)
     }
 
     fn graph(&self, b: &mut Build) -> Result<()> {

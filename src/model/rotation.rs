@@ -85,9 +85,7 @@ impl Reader<'_> {
             false => Err(Error::Usage(format!("a RoPE scale of {} leaves no magnitude", rope.freq_scale))),
         }
     }
-}
 
-impl Reader<'_> {
     /// YaRN's bounds and the weight of its magnitude, for architectures whose files have them.
     ///
     /// # Errors

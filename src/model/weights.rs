@@ -139,6 +139,20 @@ impl Weights {
         }
         Ok(weights)
     }
+
+    /// The weights of a decoder whose layers are attention and a feed-forward network, each behind a normalisation.
+    ///
+    /// # Errors
+    /// As [`Weights::load`].
+    pub fn plain(loader: &mut Loader, hp: &Hparams, gate: Gate) -> Result<Weights> {
+        Weights::load(loader, hp, |l, b| {
+            l.attn_norm = b.norm("attn_norm")?;
+            b.attn(l)?;
+            l.ffn_norm = b.norm("ffn_norm")?;
+            l.ffn = b.ffn(gate)?;
+            Ok(())
+        })
+    }
 }
 
 /// Where the gate of a feed-forward network is.

@@ -40,7 +40,8 @@ impl Runner<'_> {
         self.announce(tokens.len())?;
         self.show_tokens(&prompt, &tokens);
         if self.is_interactive {
-            self.say_how(is_conversation);
+            let without = " - The chat template is off; without --in-prefix and --in-suffix it would be on.";
+            self.say_how(is_conversation.then_some(without));
         } else if low.n_predict == 0 {
             return Ok(0);
         }
@@ -135,8 +136,8 @@ impl Runner<'_> {
         EXIT_EMPTY
     }
 
-    /// The lines with which the interactive mode begins.
-    fn say_how(&mut self, is_conversation: bool) {
+    /// The lines with which the interactive mode begins, and one that belongs to this way of talking.
+    pub(super) fn say_how(&mut self, own: Option<&str>) {
         let mut lines = vec!["interactive mode on.".to_string()];
         lines.extend(self.args.reverse_prompts.iter().map(|r| format!("Reverse prompt: '{r}'")));
         if self.args.low.in_prefix_bos {
@@ -150,14 +151,12 @@ impl Runner<'_> {
         lines.push("== Running in interactive mode. ==".into());
         lines.push(" - Press Ctrl+C to interject at any time.".into());
         lines.extend(self.how_to_hand_over().map(String::from));
-        if is_conversation {
-            lines.push(" - The chat template is off; without --in-prefix and --in-suffix it would be on.".into());
-        }
+        lines.extend(own.map(String::from));
         lines.iter().for_each(|line| self.console.message(INFO, line));
     }
 
     /// How a turn ends.
-    pub(super) fn how_to_hand_over(&self) -> impl Iterator<Item = &'static str> {
+    fn how_to_hand_over(&self) -> impl Iterator<Item = &'static str> {
         let lines: &[&str] = match self.args.low.multiline_input {
             true => &[
                 " - To return control to the AI, end your input with '\\'.",

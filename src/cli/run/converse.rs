@@ -336,15 +336,7 @@ impl Runner<'_> {
             self.console.message(INFO, &format!("\n{}", command::HELP));
             return;
         }
-        self.console.message(INFO, "interactive mode on.");
-        for text in &self.args.reverse_prompts {
-            self.console.message(INFO, &format!("Reverse prompt: '{text}'"));
-        }
-        self.console.message(INFO, "== Running in interactive mode. ==\n - Press Ctrl+C to interject at any time.");
-        self.how_to_hand_over().collect::<Vec<_>>().iter().for_each(|line| self.console.message(INFO, line));
-        if self.args.system_prompt.is_none() {
-            self.console
-                .message(INFO, " - Not using system message. To change it, set a different value via -sys PROMPT");
-        }
+        let without = " - Not using system message. To change it, set a different value via -sys PROMPT";
+        self.say_how(self.args.system_prompt.is_none().then_some(without));
     }
 }

@@ -3,7 +3,7 @@
 //! Weights are scaled so that attention is neither flat nor a single peak and logits differ clearly; the same seed gives
 //! the same bytes. llama has rope factors and an output matrix of its own, gemma3 sliding windows in every
 //! other layer, the last one included. Weights are not quantised, but for gpt-oss's experts: activations rounded to 8 bits would
-//! hide what is compared. These three are here, all others in `shapes`.
+//! hide what is compared. llama, qwen3 and gemma3 are here, all others in `shapes`.
 
 mod shapes;
 
