@@ -78,7 +78,7 @@ impl Offer {
         let head = Head::load(view, il, g, &seen)?;
         let output: f32 = head.output.rows().into_iter().zip(&head.weight).map(|(o, w)| w * o.dot(&o)).sum();
         let unit = output.sqrt().max(f32::MIN_POSITIVE);
-        let split = split::gains(head, view.n_group(), &evicted, n_split);
+        let split = split::gains(head, view.n_group(), &evicted, n_split)?;
         let split = split.into_iter().map(|gain| bits(gain / unit)).collect();
         Ok(Offer { seen: Some(seen), n_tokens, fixed, unit, split, has_root: true })
     }

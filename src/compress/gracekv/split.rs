@@ -9,32 +9,36 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-use ndarray::{Array2, Axis};
+use ndarray::{Array2, ArrayView2, Axis};
 
 use super::cluster;
 use super::fit::MAX_LOG_E;
 use super::observe::{Head, Rows, FLOOR};
 use crate::compress::vector;
+use crate::error::Result;
 
 /// Dimensions to which values are projected.
 const N_PROJ: usize = 16;
 /// Probes that measure.
-const N_PROBE: usize = 64;
+const N_PROBE: usize = 32;
 /// Steps of a cut.
 const N_STEP: usize = 2;
 /// Tokens that are read at a time.
 const TILE: usize = 256;
+/// Tokens from which a leaf keeps its sums, for the larger of its parts; they take as much memory as some twenty tokens.
+const MANY: usize = 128;
 
 /// The gains of up to `n` splits of the `evicted` tokens of a head, best first, in units of [`Head::error`].
-pub fn gains(head: Head, n_group: usize, evicted: &[u32], n: usize) -> Vec<f32> {
+///
+/// # Errors
+/// When a matrix of the head cannot be read.
+pub fn gains(head: Head, n_group: usize, evicted: &[u32], n: usize) -> Result<Vec<f32>> {
     if evicted.len() < 2 || n == 0 {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let mut gains = Tree::new(head, n_group, evicted).split(n);
+    let mut gains = Tree::new(head, n_group, evicted)?.split(n);
     concave(&mut gains);
-    gains
+    Ok(gains)
 }
 
 /// Replaces gains by those of the least concave curve above their sums: an action that only makes a later one possible has a
@@ -68,10 +72,23 @@ struct Sums {
     mass: f32,
 }
 
+impl Sums {
+    /// The sums over the other tokens.
+    fn without(mut self, part: &Sums) -> Sums {
+        vector::add_scaled(&mut self.z, -1.0, &part.z);
+        vector::add_scaled(&mut self.m, -1.0, &part.m);
+        vector::add_scaled(&mut self.key, -1.0, &part.key);
+        self.mass -= part.mass;
+        self
+    }
+}
+
 struct Leaf {
     /// Rows of the tree's matrices.
     tokens: Vec<u32>,
     error: f32,
+    /// Of leaves with [`MANY`] tokens.
+    sums: Option<Sums>,
 }
 
 impl Ord for Leaf {
@@ -102,9 +119,9 @@ pub(super) struct Tree<'a> {
     /// Their `lz_q`.
     lz: Vec<f32>,
     /// Attention to each token. Shapes: `{n_row, n_tokens}`.
-    attention: Vec<f16>,
+    attention: Rows,
     /// Projected values. Shapes: `{N_PROJ, n_tokens}`.
-    values: Array2<f32>,
+    values: Rows,
     /// Projected outputs. Shapes: `{N_PROJ, n_row}`.
     output: Array2<f32>,
     /// Where the tokens lie in the metric of the queries. Shapes: `{rank, n_tokens}`.
@@ -113,38 +130,32 @@ pub(super) struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(mut head: Head, n_group: usize, tokens: &'a [u32]) -> Self {
+    /// # Errors
+    /// When a matrix of the head cannot be read.
+    pub(super) fn new(mut head: Head, n_group: usize, tokens: &'a [u32]) -> Result<Self> {
         let n_probe = head.queries.nrows() / n_group;
         let step = n_probe.div_ceil(N_PROBE).max(1);
         // Query heads of the group in turn.
         let rows: Vec<usize> = (0..n_probe).step_by(step).map(|p| p * n_group + (p / step) % n_group).collect();
         let projection = projection(head.values.dim());
-        let mut values = Array2::zeros((tokens.len(), N_PROJ));
-        for (tile, mut values) in tokens.chunks(TILE).zip(values.axis_chunks_iter_mut(Axis(0), TILE)) {
-            values.assign(&head.values.of(tile).dot(&projection));
-        }
-        // Some megabytes that are not needed beside what follows.
+        let values = product(&head.values, tokens, projection.view(), |_| ())?;
+        // A megabyte that is not needed beside what follows.
         head.values = Rows::default();
 
         let total: f32 = rows.iter().map(|&q| head.weight[q]).sum();
+        let queries = head.queries.select(Axis(0), &rows);
+        let lz: Vec<f32> = rows.iter().map(|&q| head.lz[q]).collect();
+        let mut unused = vec![0.0; rows.len()];
+        let attention = product(&head.keys, tokens, queries.t(), |row| {
+            vector::softcap(row, head.softcap);
+            vector::exp_shifted(row, &lz, FLOOR, &mut unused);
+        })?;
         let factor = cluster::metric(head.queries.view());
-        let (queries, lz) =
-            (head.queries.select(Axis(0), &rows), rows.iter().map(|&q| head.lz[q]).collect::<Vec<f32>>());
-        let mut attention = vec![f16::ZERO; tokens.len() * rows.len()];
-        let (mut x, mut unused) = (Array2::zeros((tokens.len(), factor.ncols())), vec![0.0; rows.len()]);
-        let tiles = tokens.chunks(TILE).zip(x.axis_chunks_iter_mut(Axis(0), TILE));
-        for ((tile, mut x), attention) in tiles.zip(attention.chunks_mut(TILE * rows.len())) {
-            let keys = head.keys.of(tile);
-            x.assign(&keys.dot(&factor));
-            let mut logits = keys.dot(&queries.t());
-            for row in logits.rows_mut() {
-                let Some(row) = row.into_slice() else { continue };
-                vector::softcap(row, head.softcap);
-                vector::exp_shifted(row, &lz, FLOOR, &mut unused);
-            }
-            logits.as_slice().into_iter().for_each(|a| attention.convert_from_f32_slice(a));
+        let mut x = Array2::zeros((tokens.len(), factor.ncols()));
+        for (tile, mut x) in tokens.chunks(TILE).zip(x.axis_chunks_iter_mut(Axis(0), TILE)) {
+            x.assign(&head.keys.of(tile).dot(&factor));
         }
-        Tree {
+        Ok(Tree {
             tokens,
             attention,
             values,
@@ -155,58 +166,70 @@ impl<'a> Tree<'a> {
             lz,
             queries,
             head,
-        }
+        })
     }
 
     /// The gains of the first `n` splits, as they come.
     fn split(&self, n: usize) -> Vec<f32> {
         let all: Vec<u32> = (0..self.tokens.len() as u32).collect();
-        let mut leaves = BinaryHeap::from([self.leaf(all)]);
+        let sums = self.sums(&all);
+        let mut leaves = BinaryHeap::from([self.leaf(all, sums)]);
         let mut gains = Vec::with_capacity(n);
         while gains.len() < n {
             let Some(leaf) = leaves.pop().filter(|leaf| leaf.tokens.len() > 1 && leaf.error > 0.0) else { break };
-            let (first, second) = self.cut(&leaf.tokens);
-            let parts = [self.leaf(first), self.leaf(second)];
+            let (mut few, mut many) = self.cut(&leaf.tokens);
+            if few.len() > many.len() {
+                std::mem::swap(&mut few, &mut many);
+            }
+            // Most cuts take a little off a large leaf, so only that little is read.
+            let of_few = self.sums(&few);
+            let of_many = leaf.sums.map_or_else(|| self.sums(&many), |sums| sums.without(&of_few));
+            let parts = [self.leaf(few, of_few), self.leaf(many, of_many)];
             gains.push(leaf.error - parts[0].error - parts[1].error);
             leaves.extend(parts);
         }
         gains
     }
 
-    fn leaf(&self, tokens: Vec<u32>) -> Leaf {
-        let error = self.error(&tokens);
-        Leaf { tokens, error }
+    fn leaf(&self, tokens: Vec<u32>, sums: Sums) -> Leaf {
+        let error = self.error_of(&tokens, &sums);
+        let sums = (tokens.len() >= MANY).then_some(sums);
+        Leaf { tokens, error, sums }
     }
 
     /// Two parts that lie apart, neither empty.
     pub(super) fn cut(&self, tokens: &[u32]) -> (Vec<u32>, Vec<u32>) {
         let rank = self.x.ncols();
-        let (all, mut x) = (self.x.as_slice().unwrap_or(&[]), Vec::with_capacity(tokens.len() * rank));
-        tokens.iter().for_each(|&t| x.extend_from_slice(&all[t as usize * rank..][..rank]));
+        let row = |t: u32| &self.x.as_slice().unwrap_or(&[])[t as usize * rank..][..rank];
         let weight: Vec<f32> = tokens.iter().map(|&t| self.weight[t as usize]).collect();
-        let row = |i: usize| &x[i * rank..(i + 1) * rank];
         let largest = |of: &[f32]| (0..of.len()).fold(0, |best, i| if of[i] > of[best] { i } else { best });
         let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();
 
-        let first = row(largest(&weight));
-        let spread: Vec<f32> = (0..tokens.len()).map(|i| weight[i] * distance(row(i), first)).collect();
-        let mut centres = [first.to_vec(), row(largest(&spread)).to_vec()];
-        let (mut along, mut is_second) = (vec![0.0; tokens.len()], vec![false; tokens.len()]);
+        let first = row(tokens[largest(&weight)]);
+        let spread: Vec<f32> = tokens.iter().zip(&weight).map(|(&t, w)| w * distance(row(t), first)).collect();
+        let mut centres = [first.to_vec(), row(tokens[largest(&spread)]).to_vec()];
+        let (mut x, mut along, mut is_second) = (Vec::new(), vec![0.0; TILE], vec![false; tokens.len()]);
         for _ in 0..N_STEP {
             // Nearer to the second centre: beyond the plane between them.
             let normal: Vec<f32> = centres[1].iter().zip(&centres[0]).map(|(b, a)| b - a).collect();
             let plane = (vector::dot(&centres[1], &centres[1]) - vector::dot(&centres[0], &centres[0])) / 2.0;
-            vector::multiply(&x, &normal, &mut along);
-            is_second.iter_mut().zip(&along).for_each(|(second, &along)| *second = along > plane);
-            for (centre, second) in centres.iter_mut().zip([false, true]) {
-                let own = |(&w, &s): (&f32, &bool)| if s == second { w } else { 0.0 };
-                let mut weight: Vec<f32> = weight.iter().zip(&is_second).map(own).collect();
-                let total: f32 = weight.iter().sum();
-                if total > 0.0 {
-                    weight.iter_mut().for_each(|w| *w /= total);
-                    centre.fill(0.0);
-                    vector::add_weighted(&x, &weight, centre);
+            let (mut sums, mut total) = ([vec![0.0; rank], vec![0.0; rank]], [0.0f32; 2]);
+            let tiles = tokens.chunks(TILE).zip(weight.chunks(TILE)).zip(is_second.chunks_mut(TILE));
+            for ((tile, weight), is_second) in tiles {
+                x.clear();
+                tile.iter().for_each(|&t| x.extend_from_slice(row(t)));
+                let along = &mut along[..tile.len()];
+                vector::multiply(&x, &normal, along);
+                is_second.iter_mut().zip(&*along).for_each(|(second, &along)| *second = along > plane);
+                for (i, second) in [false, true].into_iter().enumerate() {
+                    let own = |(&w, &s): (&f32, &bool)| if s == second { w } else { 0.0 };
+                    along.iter_mut().zip(weight.iter().zip(&*is_second).map(own)).for_each(|(a, w)| *a = w);
+                    total[i] += along.iter().sum::<f32>();
+                    vector::add_weighted(&x, along, &mut sums[i]);
                 }
+            }
+            for ((centre, sum), total) in centres.iter_mut().zip(sums).zip(total).filter(|(_, total)| *total > 0.0) {
+                centre.iter_mut().zip(sum).for_each(|(centre, sum)| *centre = sum / total);
             }
         }
         let part = |second: bool| {
@@ -221,9 +244,13 @@ impl<'a> Tree<'a> {
         (first, second)
     }
 
+    #[cfg(test)]
+    pub(super) fn error(&self, tokens: &[u32]) -> f32 {
+        self.error_of(tokens, &self.sums(tokens))
+    }
+
     fn sums(&self, tokens: &[u32]) -> Sums {
-        let (n_row, values) = (self.lz.len(), self.values.as_slice().unwrap_or(&[]));
-        let mut a = vec![0.0; n_row];
+        let n_row = self.lz.len();
         let mut sums =
             Sums { z: vec![0.0; n_row], m: vec![0.0; n_row * N_PROJ], key: vec![0.0; self.head.keys.dim()], mass: 0.0 };
         for tile in tokens.chunks(TILE) {
@@ -231,18 +258,18 @@ impl<'a> Tree<'a> {
             let mass: Vec<f32> = ids.iter().map(|&t| self.head.mass[t as usize]).collect();
             sums.mass += mass.iter().sum::<f32>();
             vector::add_weighted(self.head.keys.of(&ids).as_slice().unwrap_or(&[]), &mass, &mut sums.key);
-            for &i in tile {
-                self.attention[i as usize * n_row..][..n_row].convert_to_f32_slice(&mut a);
-                vector::add_scaled(&mut sums.z, 1.0, &a);
-                vector::add_outer(&mut sums.m, &a, &values[i as usize * N_PROJ..][..N_PROJ]);
+            let (attention, values) = (self.attention.of(tile), self.values.of(tile));
+            for (a, v) in attention.rows().into_iter().zip(values.rows()) {
+                let (Some(a), Some(v)) = (a.to_slice(), v.to_slice()) else { continue };
+                vector::add_scaled(&mut sums.z, 1.0, a);
+                vector::add_outer(&mut sums.m, a, v);
             }
         }
         sums
     }
 
     /// The error of one entry in place of a leaf, fitted to one half of the probes and measured with the other, and the reverse.
-    pub(super) fn error(&self, tokens: &[u32]) -> f32 {
-        let sums = self.sums(tokens);
+    fn error_of(&self, tokens: &[u32], sums: &Sums) -> f32 {
         if tokens.len() < 2 || sums.mass <= 0.0 {
             return 0.0;
         }
@@ -251,7 +278,7 @@ impl<'a> Tree<'a> {
         vector::softcap(&mut e, self.head.softcap);
         e.iter_mut().zip(&self.lz).for_each(|(e, lz)| *e = (*e - lz).min(MAX_LOG_E));
         vector::exp_minus(&mut e, 0.0, FLOOR);
-        (0..2).map(|half| self.error_of_half(half, &e, &sums)).sum()
+        (0..2).map(|half| self.error_of_half(half, &e, sums)).sum()
     }
 
     fn error_of_half(&self, half: usize, e: &[f32], sums: &Sums) -> f32 {
@@ -277,6 +304,17 @@ impl<'a> Tree<'a> {
         });
         measured.sum()
     }
+}
+
+/// Rows of `tokens`, times a matrix, each finished by `finish`. Shapes: `matrix: {n, dim}`, result: `{n, tokens.len()}`.
+fn product(rows: &Rows, tokens: &[u32], matrix: ArrayView2<f32>, mut finish: impl FnMut(&mut [f32])) -> Result<Rows> {
+    let n = matrix.ncols().max(1);
+    Rows::read(tokens.len(), matrix.ncols(), |first, out| {
+        let product = rows.of(&tokens[first..first + out.len() / n]).dot(&matrix);
+        out.iter_mut().zip(&product).for_each(|(x, y)| *x = *y);
+        out.chunks_exact_mut(n).for_each(&mut finish);
+        Ok(())
+    })
 }
 
 /// A fixed matrix of +-1/sqrt(N_PROJ), which keeps lengths on average. Shapes: `{N_PROJ, dim}`.

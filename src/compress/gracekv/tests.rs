@@ -348,7 +348,7 @@ fn errors_of_leaves_are_those_of_the_formulas() {
         let queries = Queries::load(&view, il, g, &ALL_KINDS).unwrap();
         let r = Reference::new(&memory, il, g, &queries);
         let evicted: Vec<u32> = (3..memory.n_tokens as u32).filter(|t| t % 5 != 0).collect();
-        let tree = split::Tree::new(self::head(&view, il, g), view.n_group(), &evicted);
+        let tree = split::Tree::new(self::head(&view, il, g), view.n_group(), &evicted).unwrap();
         let project = split::projection(memory.head_dim_v).mapv(f64::from);
         // One query head of the group per probe, in turn.
         let rows: Vec<usize> = (0..queries.probes.len()).map(|p| 2 * p + p % 2).collect();
@@ -407,10 +407,10 @@ fn gains_of_splits_fall_and_keep_their_sums() {
     let memory = memory(300);
     let view = memory.view();
     let evicted: Vec<u32> = (0..300).collect();
-    let gains = split::gains(head(&view, 1, 0), view.n_group(), &evicted, 1000);
+    let gains = split::gains(head(&view, 1, 0), view.n_group(), &evicted, 1000).unwrap();
     assert!(gains.windows(2).all(|pair| pair[0] >= pair[1]), "{gains:?}");
     // Split to the end, nothing is lost: the gains are all of the error of one leaf.
-    let tree = split::Tree::new(head(&view, 1, 0), view.n_group(), &evicted);
+    let tree = split::Tree::new(head(&view, 1, 0), view.n_group(), &evicted).unwrap();
     let root = tree.error(&evicted);
     assert!(gains.len() < 300 && (gains.iter().sum::<f32>() - root).abs() < 1e-3 * root);
 }
