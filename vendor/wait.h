@@ -2,10 +2,11 @@
  *
  * ggml spins without bound. Beside other busy processes a waiting thread so burns the time slice that the thread it waits
  * for needs, and a token takes seconds. Here it spins for 0.1 to 0.5 ms, longer than nearly every wait on a quiet machine,
- * and then sleeps until it is woken. A sleep of a millisecond means that the other thread has lost its processor. Three of
- * them close together mean that another process wants it: for a while threads then sleep at once, because whoever sleeps
- * is scheduled before a process that never does. Single ones come from a hypervisor that lends the processor to another
- * machine; sleeping would only add the time of waking up. */
+ * and then sleeps until it is woken. Whoever comes a millisecond late looks whether the system took the processor from it
+ * (an involuntary switch). Three such switches close together mean that another process wants it: for a while threads
+ * then sleep at once, because whoever sleeps is scheduled before a process that never does. A hypervisor that lends
+ * the processor to another machine makes threads late without a switch, and there early sleep only makes it worse: a
+ * processor that idles is lent out first. */
 #ifndef GRACEKV_WAIT_H
 #define GRACEKV_WAIT_H
 
@@ -23,25 +24,31 @@
 #if defined(__linux__)
 
 #include <linux/futex.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Pauses before sleeping, on a quiet and on a busy machine; what a sleep of another thread's slice takes; how close
- * together how many of them make a busy machine; and for how many waits (about ten tokens) that is remembered. */
+#ifndef RUSAGE_THREAD
+#define RUSAGE_THREAD 1
+#endif
+
+/* Pauses before sleeping, on a quiet and on a busy machine; what another thread's slice takes; how close
+ * together how many switches make a busy machine; and for how many waits (about ten tokens) that is remembered. */
 enum {
     GRACEKV_SPIN_QUIET = 8192,
     GRACEKV_SPIN_BUSY = 16,
     GRACEKV_LONG_NS = 1200000,
     GRACEKV_CLOSE_NS = 20000000,
-    GRACEKV_LONG_WAITS = 3,
+    GRACEKV_SWITCHES = 3,
     GRACEKV_BUSY_WAITS = 4000,
 };
 
 static atomic_int gracekv_n_sleeping;
 static atomic_int gracekv_n_busy;
-static atomic_int gracekv_n_long;
-static atomic_llong gracekv_last_long_ns;
+static atomic_int gracekv_n_switch;
+static atomic_llong gracekv_sleep_ns;
+static atomic_llong gracekv_last_switch_ns;
 
 static inline long long gracekv_now_ns(void) {
     struct timespec t;
@@ -63,20 +70,30 @@ static inline void gracekv_wait(atomic_int * word, int seen) {
         }
         GRACEKV_PAUSE();
     }
-    const long long begin = gracekv_now_ns();
-    atomic_fetch_add(&gracekv_n_sleeping, 1);
+    if (atomic_fetch_add(&gracekv_n_sleeping, 1) == 0) {
+        atomic_store(&gracekv_sleep_ns, gracekv_now_ns());
+    }
     while (atomic_load(word) == seen) {
         syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, (void *) 0, (void *) 0, 0);
     }
     atomic_fetch_sub(&gracekv_n_sleeping, 1);
-    const long long end = gracekv_now_ns();
-    if (end - begin <= GRACEKV_LONG_NS) {
+}
+
+/* Notes whether the calling thread, for which others sleep, was made to give up its processor. In the busy state it looks
+ * away: a thread that wakes up may push aside the one that woke it. */
+static inline void gracekv_note_switch(void) {
+    static _Thread_local long n_before;
+    const long long now = gracekv_now_ns();
+    struct rusage usage;
+    if (atomic_load(&gracekv_n_busy) > 0 || now - atomic_load(&gracekv_sleep_ns) < GRACEKV_LONG_NS
+        || getrusage(RUSAGE_THREAD, &usage) != 0 || usage.ru_nivcsw == n_before) {
         return;
     }
-    const long long last = atomic_exchange(&gracekv_last_long_ns, end);
-    const int n_long = begin - last > GRACEKV_CLOSE_NS ? 1 : atomic_load(&gracekv_n_long) + 1;
-    atomic_store(&gracekv_n_long, n_long);
-    if (n_long >= GRACEKV_LONG_WAITS) {
+    n_before = usage.ru_nivcsw;
+    const long long last = atomic_exchange(&gracekv_last_switch_ns, now);
+    const int n_switch = now - last > GRACEKV_CLOSE_NS ? 1 : atomic_load(&gracekv_n_switch) + 1;
+    atomic_store(&gracekv_n_switch, n_switch);
+    if (n_switch >= GRACEKV_SWITCHES) {
         atomic_store_explicit(&gracekv_n_busy, GRACEKV_BUSY_WAITS, memory_order_relaxed);
     }
 }
@@ -85,6 +102,7 @@ static inline void gracekv_wait(atomic_int * word, int seen) {
 static inline void gracekv_wake(atomic_int * word) {
     if (atomic_load(&gracekv_n_sleeping) > 0) {
         syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, (void *) 0, (void *) 0, 0);
+        gracekv_note_switch();
     }
 }
 
