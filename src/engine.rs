@@ -207,7 +207,7 @@ impl Engine {
         want: Want,
         taps: &Taps,
         record: &mut Recorded,
-        mut on_ubatch: impl FnMut(Range<usize>, &mut [f32]) -> Result<()>,
+        mut on_ubatch: impl FnMut(Range<usize>, &mut Vec<f32>) -> Result<()>,
     ) -> Result<()> {
         let room = self.cache.room().min(self.model.hp.n_pos_max - self.cache.n_past());
         if tokens.len() > room {
@@ -247,9 +247,8 @@ impl Engine {
     pub fn decode_last(&mut self, tokens: &[u32], taps: &Taps, record: &mut Recorded) -> Result<Vec<f32>> {
         let mut out = Vec::new();
         self.decode(tokens, Want::Last, taps, record, |_, logits| {
-            if !logits.is_empty() {
-                out = logits.to_vec();
-            }
+            // A megabyte with some vocabularies: not copied.
+            out = std::mem::take(logits);
             Ok(())
         })?;
         Ok(out)

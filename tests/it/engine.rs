@@ -55,7 +55,7 @@ fn with(model: &Arc<Model>, change: impl FnOnce(&mut EngineOptions)) -> Engine {
 fn decode_all(engine: &mut Engine, tokens: &[u32]) -> Vec<Vec<f32>> {
     let n_vocab = engine.model().hp.n_vocab;
     let mut out = Vec::new();
-    let keep = |_, logits: &mut [f32]| {
+    let keep = |_, logits: &mut Vec<f32>| {
         out.extend(logits.chunks(n_vocab).map(<[f32]>::to_vec));
         Ok(())
     };

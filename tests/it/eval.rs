@@ -49,7 +49,7 @@ fn a_batch_behind_a_compressed_cache_equals_its_tokens_one_by_one() {
     let mut read = |n: usize| {
         let mut all = Vec::new();
         for part in rest.chunks(n) {
-            let keep = |_, logits: &mut [f32]| {
+            let keep = |_, logits: &mut Vec<f32>| {
                 all.extend_from_slice(logits);
                 Ok(())
             };

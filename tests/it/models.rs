@@ -32,7 +32,7 @@ fn logits(model: &Arc<Model>, change: impl FnOnce(&mut EngineOptions)) -> Vec<f3
     change(&mut options);
     let mut engine = Engine::new(model.clone(), options).unwrap();
     let (mut out, n_vocab) = (Vec::new(), model.hp.n_vocab);
-    let on_ubatch = |_, logits: &mut [f32]| {
+    let on_ubatch = |_, logits: &mut Vec<f32>| {
         logits.chunks_exact(n_vocab).for_each(|row| out.extend(row.iter().step_by(STRIDE)));
         Ok(())
     };
