@@ -4,7 +4,6 @@ use crate::error::{Error, Result};
 use crate::ggml::{Mmap, Type};
 use crate::gguf::{Gguf, TensorInfo};
 use rayon::prelude::*;
-use std::sync::Arc;
 
 /// Weights that are converted at a time.
 const N_AT_ONCE: usize = 1 << 16;
@@ -12,11 +11,16 @@ const N_AT_ONCE: usize = 1 << 16;
 /// Refuses weights that are not finite; tensors of types that ggml cannot convert are refused where they are loaded.
 ///
 /// # Errors
-/// [`Error::Gguf`] naming a tensor, the element and its value.
-pub(super) fn check_finite(gguf: &Gguf, files: &[Arc<Mmap>]) -> Result<()> {
+/// [`Error::Gguf`] naming a tensor, the element and its value, or that a file cannot be mapped.
+pub(super) fn check_finite(gguf: &Gguf) -> Result<()> {
+    let files = gguf.files().iter().map(|path| Mmap::open(path)).collect::<Result<Vec<_>>>()?;
     gguf.tensors().par_iter().try_for_each(|info| {
         let Some(ty) = Type::from_id(info.ty.id()) else { return Ok(()) };
-        let bytes = &files[info.file].bytes()[info.offset as usize..][..info.n_bytes as usize];
+        let (file, start) = (&files[info.file], info.offset as usize);
+        let bytes = file
+            .bytes()
+            .get(start..start.saturating_add(info.n_bytes as usize))
+            .ok_or_else(|| Error::gguf(file.path(), format!("tensor '{}' ends beyond the file", info.name)))?;
         let n = (N_AT_ONCE / ty.block_size()).max(1) * ty.block_size();
         let parts = bytes.par_chunks(ty.row_size(n)).enumerate();
         parts.try_for_each(|(i, part)| check_part(gguf, info, ty, i * n, part))

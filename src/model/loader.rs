@@ -8,12 +8,12 @@ use super::hparams::Reader;
 use super::offload::Offload;
 use super::placement::Placement;
 use super::rotation::RopeOptions;
+use super::weight_file::WeightFile;
 use super::weights::{Linear, Norm};
 use crate::error::{Error, Result};
-use crate::ggml::{Buffer, BufferType, Context, Mmap, Tensor, Type};
+use crate::ggml::{Buffer, BufferType, Context, Tensor, Type};
 use crate::gguf::{Gguf, TensorInfo};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// How the files get into memory.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl Default for LoadOptions {
 /// Hands out tensors and remembers where their bytes have to go.
 pub struct Loader<'a> {
     gguf: &'a Gguf,
-    files: Vec<Arc<Mmap>>,
+    files: Vec<WeightFile<'a>>,
     options: LoadOptions,
     placement: Placement,
     mapped: Vec<Option<Context>>,
@@ -71,31 +71,33 @@ enum Use {
 struct Copied {
     ctx: Context,
     buft: BufferType,
-    tensors: Vec<(Tensor, usize, usize)>,
+    /// Each with its file and where it starts there.
+    tensors: Vec<(Tensor, usize, u64)>,
 }
 
 impl<'a> Loader<'a> {
     /// Opens all files of a model.
     ///
     /// # Errors
-    /// When a file cannot be mapped.
+    /// When a file cannot be opened or mapped, or ends before its tensors do.
     pub fn new(gguf: &'a Gguf, options: LoadOptions) -> Result<Loader<'a>> {
-        let files = gguf.files().iter().map(|p| Mmap::open(p).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-        for (info, file) in gguf.tensors().iter().map(|t| (t, &files[t.file])) {
-            let end = info.offset.checked_add(info.n_bytes);
-            if end.is_none_or(|end| end > file.bytes().len() as u64) {
+        let mut files = gguf.files().iter().map(|p| WeightFile::open(p)).collect::<Result<Vec<_>>>()?;
+        let sizes = files.iter().map(WeightFile::size).collect::<Result<Vec<_>>>()?;
+        for info in gguf.tensors() {
+            let (end, size) = (info.offset.checked_add(info.n_bytes), sizes[info.file]);
+            if end.is_none_or(|end| end > size) {
                 return Err(Error::gguf(
-                    file.path(),
-                    format!("tensor '{}' ends at byte {end:?}, the file has {}", info.name, file.bytes().len()),
+                    files[info.file].path(),
+                    format!("tensor '{}' ends at byte {end:?}, the file has {size}", info.name),
                 ));
             }
         }
         if options.check_tensors {
-            check::check_finite(gguf, &files)?;
+            check::check_finite(gguf)?;
         }
         if options.mlock {
-            for file in &files {
-                file.lock()?;
+            for file in &mut files {
+                file.map()?.lock()?;
             }
         }
         let mapped = vec![None; files.len()];
@@ -208,7 +210,7 @@ impl<'a> Loader<'a> {
             Some(ctx) => ctx.clone(),
             None => {
                 let ctx = Context::new(self.gguf.tensors().len() * 2 + 8, 0)?;
-                let buffer = Buffer::from_mmap(self.files[info.file].clone())?;
+                let buffer = Buffer::from_mmap(self.files[info.file].map()?)?;
                 buffer.set_weights();
                 ctx.own_buffer(buffer);
                 slot.insert(ctx).clone()
@@ -228,20 +230,23 @@ impl<'a> Loader<'a> {
             }
         };
         let t = slot.ctx.tensor(ty, ne)?.named(&info.name);
-        slot.tensors.push((t.clone(), info.file, info.offset as usize));
+        slot.tensors.push((t.clone(), info.file, info.offset));
         Ok(t)
     }
 
     /// Fills the tensors that have memory of their own.
     ///
     /// # Errors
-    /// When the memory cannot be had.
-    pub fn finish(self) -> Result<()> {
+    /// When the memory cannot be had, or a file cannot be read.
+    pub fn finish(mut self) -> Result<()> {
+        let mut buffer = Vec::new();
         for copied in self.copied.into_values() {
             copied.ctx.allocate(copied.buft)?;
             copied.ctx.set_weights();
+            // Memory that the host cannot address may change the layout of a tensor, and takes it whole.
+            let whole = !copied.buft.is_host();
             for (t, file, offset) in copied.tensors {
-                t.write(0, &self.files[file].bytes()[offset..offset + t.n_bytes()])?;
+                self.files[file].read(&t, offset, whole, &mut buffer)?;
             }
         }
         Ok(())

@@ -14,6 +14,7 @@ mod offload;
 mod placement;
 mod rotation;
 mod routing;
+mod weight_file;
 mod weights;
 
 pub use adapter::{Adapters, Control, Lora};

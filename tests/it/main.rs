@@ -22,6 +22,7 @@ mod grammar;
 mod greedy;
 mod hub;
 mod kv_types;
+mod loading;
 mod methods;
 mod models;
 mod options;
