@@ -127,7 +127,13 @@ impl Matches {
                 words.push(&text[at..found.start()]);
             }
             at = found.end();
-            at -= self.left_over(found.as_str(), at == text.len());
+            if self.leaves_last_space && self.is_plain_space(found.as_str()) {
+                at -= left_over(found.as_str(), at == text.len());
+                if self.in_powers {
+                    cut_in_powers(&text[found.start()..at], words);
+                    continue;
+                }
+            }
             words.push(&text[found.start()..at]);
         }
         if at < text.len() {
@@ -135,30 +141,36 @@ impl Matches {
         }
     }
 
-    /// How many bytes of the match `word` belong to the words after it; `at_end` of the text there are none but its own.
-    fn left_over(&self, word: &str, at_end: bool) -> usize {
-        let Some(last) = word.chars().next_back().filter(|c| c.is_whitespace()) else { return 0 };
-        let rest = &word[..word.len() - last.len_utf8()];
-        let by_newline_rule = self.takes_newlines && matches!(last, '\r' | '\n');
-        let keeps = !self.leaves_last_space || by_newline_rule || rest.is_empty();
-        if keeps || rest.contains(|c: char| !c.is_whitespace()) {
-            return 0;
-        }
-        match (self.in_powers, at_end) {
-            (false, true) => 0,
-            (false, false) => last.len_utf8(),
-            (true, _) => {
-                // The longest power that leaves whitespace behind it, or nothing at all.
-                let n = word.chars().count() - usize::from(!at_end);
-                let taken = POWERS.into_iter().find(|&power| power <= n).unwrap_or(1);
-                word.chars().skip(taken).map(char::len_utf8).sum()
-            }
-        }
+    /// Whether `word` is whitespace that no rule for newlines has taken.
+    fn is_plain_space(&self, word: &str) -> bool {
+        word.chars().all(char::is_whitespace) && !(self.takes_newlines && word.ends_with(['\r', '\n']))
+    }
+}
+
+/// How many bytes of the whitespace `run` belong to the word after it: its last character, unless that is all there is
+/// or the text ends there.
+fn left_over(run: &str, at_end: bool) -> usize {
+    let last = run.chars().next_back().map_or(0, char::len_utf8);
+    if at_end || run.len() == last {
+        0
+    } else {
+        last
     }
 }
 
 /// Lengths that whitespace is cut into.
 const POWERS: [usize; 9] = [512, 256, 128, 64, 32, 16, 8, 4, 2];
+
+/// Cuts whitespace into the longest powers of two that fit, one after the other.
+fn cut_in_powers<'t>(mut run: &'t str, words: &mut Vec<&'t str>) {
+    let mut n_left = run.chars().count();
+    while n_left > 0 {
+        let n = POWERS.into_iter().find(|&power| power <= n_left).unwrap_or(1);
+        let (word, rest) = run.split_at(run.chars().take(n).map(char::len_utf8).sum());
+        words.push(word);
+        (run, n_left) = (rest, n_left - n);
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -224,6 +236,21 @@ mod tests {
         assert_eq!(words("jais-2", &format!("a{}b", " ".repeat(8))), ["a", "    ", "  ", " ", " b"]);
         assert_eq!(words("jais-2", &format!("a{}", " ".repeat(7))), ["a", "    ", "  ", " "]);
         assert_eq!(words("jais-2", "a  b"), ["a", " ", " b"]);
+        assert_eq!(
+            words("jais-2", &format!("a {}b", "\u{3000}".repeat(4))),
+            ["a", &format!(" {}", "\u{3000}".repeat(3)), "\u{3000}", "b"]
+        );
+        assert_eq!(words("jais-2", "a  \n  b"), ["a", "  \n", " ", " b"]);
+    }
+
+    #[test]
+    fn long_whitespace_takes_time_in_proportion() {
+        let pre = PreTokenizer::new(row("jais-2").unwrap()).unwrap();
+        let text = format!("{}b", " ".repeat(1 << 23));
+        let start = std::time::Instant::now();
+        assert_eq!(pre.words(&text).concat(), text);
+        // It takes a fraction of a second; one search from each power on took minutes.
+        assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
     }
 
     #[test]

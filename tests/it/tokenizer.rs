@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use gracekv::error::{Error, Result};
 use gracekv::gguf::{Array, Gguf, StrArray, Value, Writer};
@@ -97,6 +98,26 @@ fn text_beside_special_tokens_gives_the_ids_of_llama_tokenize() {
             let text = case["text"].as_str().unwrap();
             let want: Vec<u32> = serde_json::from_value(case["ids"].clone()).unwrap();
             assert_eq!(tokenizer.encode(text, true, true).unwrap(), want, "{name}: {text:?}");
+        }
+    }
+}
+
+/// A megabyte without a boundary between words, the worst case of every stage.
+#[test]
+fn a_megabyte_of_one_word_takes_time_in_proportion() {
+    let Some(folder) = model("vocab") else { return };
+    for name in ["gpt-2", "llama-bpe", "qwen2", "llama-spm"] {
+        let tokenizer = load(&folder.join(format!("ggml-vocab-{name}.gguf"))).unwrap();
+        for part in ["a", "etaoinshrdlu", " ", "\n", "7", "-", "\u{540d}", "\u{1f355}\u{1f389}"] {
+            let text = part.repeat((1 << 20) / part.len());
+            let start = Instant::now();
+            let ids = tokenizer.encode(&text, false, false).unwrap();
+            // It takes a fraction of a second; quadratic work would take a quarter of an hour.
+            assert!(start.elapsed().as_secs() < 30, "{name} {part:?}: {:?}", start.elapsed());
+            let first = tokenizer.first_piece(ids[0]).iter();
+            let back: Vec<u8> =
+                first.chain(ids[1..].iter().flat_map(|&id| tokenizer.piece(id, true))).copied().collect();
+            assert!(back == text.as_bytes(), "{name} {part:?}");
         }
     }
 }
