@@ -139,7 +139,10 @@ fn save(mut file: NewFile, write: impl FnOnce(&mut NewFile) -> std::io::Result<(
 
 /// Running values on standard output, the result on standard error, as llama-perplexity; all logits to `base` where it is given.
 fn plain(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Terminal, base: Option<&Path>) -> Result<()> {
+    console.message(3, "perplexity: tokenizing the input ..");
+    let start = Instant::now();
     let passages = passages(given, args, loaded)?;
+    console.message(3, &format!("perplexity: tokenization took {:.3} ms", start.elapsed().as_secs_f64() * 1e3));
     let n_ctx = passages.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
     let mut base = base.map(|path| start_base(given, loaded, path, n_ctx, passages.len())).transpose()?;
     let mut engine = begin(args, loaded, console, PLAIN, &passages, n_ctx)?;

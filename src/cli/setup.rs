@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 use std::io::{Stderr, Stdout};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A loaded model with what belongs to it.
 pub struct Loaded {
@@ -26,6 +27,8 @@ pub struct Loaded {
     pub model: Arc<Model>,
     /// Its tokenizer.
     pub tokenizer: Tokenizer,
+    /// What reading the metadata and building the tokenizer took.
+    pub vocabulary_time: Duration,
     /// The context that was asked for, or the one that fits.
     pub n_ctx: usize,
 }
@@ -39,7 +42,9 @@ pub fn load(args: &HighArgs, notice: &mut dyn FnMut(String)) -> Result<Loaded> {
     if let Some(numa) = low.numa {
         numa.init();
     }
+    let start = Instant::now();
     let mut gguf = Gguf::open(&args.model)?;
+    let header_time = start.elapsed();
     let mut overridden = BTreeSet::new();
     // As in llama.cpp, the first of several values for a key counts.
     for (key, value) in low.kv_overrides.iter().filter(|(key, _)| overridden.insert(key)) {
@@ -66,14 +71,16 @@ pub fn load(args: &HighArgs, notice: &mut dyn FnMut(String)) -> Result<Loaded> {
     let vectors: Vec<(&Path, f32)> = low.control_vectors.iter().map(|(path, scale)| (&**path, *scale)).collect();
     let range = low.control_range.map(|(first, last)| first..=last);
     model.add_control(&vectors, range).map_err(|e| named("control vector", &e))?;
+    let start = Instant::now();
     let tokenizer = Tokenizer::load(&model.gguf)?;
+    let vocabulary_time = header_time + start.elapsed();
     if tokenizer.n_vocab() as usize != model.hp.n_vocab {
         return Err(Error::gguf(
             &args.model,
             format!("the tokenizer has {} tokens, the model {}", tokenizer.n_vocab(), model.hp.n_vocab),
         ));
     }
-    Ok(Loaded { model: Arc::new(model), tokenizer, n_ctx })
+    Ok(Loaded { model: Arc::new(model), tokenizer, vocabulary_time, n_ctx })
 }
 
 /// An error of a file beside the model, which does not say what the file is.

@@ -157,6 +157,14 @@ fn describe(args: &HighArgs, loaded: &Loaded, session: &Session, console: &mut C
             ggml::version()
         ),
     );
+    console.message(
+        TRACE,
+        &format!(
+            "vocabulary: {} tokens, loaded in {:.1} ms",
+            loaded.tokenizer.n_vocab(),
+            loaded.vocabulary_time.as_secs_f64() * 1e3
+        ),
+    );
     let o = cache.options();
     console.message(
         detail,
