@@ -1,7 +1,7 @@
 //! The one error type. Variants are divided by what a user can do about them; the text of each is one line: what, where, what to do.
 //!
 //! Much of that text is foreign (names, templates, answers of servers, words of libraries), so that it is made one line here.
-//! The library returns errors and never prints or exits, but where ggml would end the process itself (`ggml::rpc`); the programs
+//! The library returns errors and never prints or exits, but where the process would end anyway (`ggml::fatal`, `ggml::rpc`); the programs
 //! in `src/bin` print the chain and choose the exit code.
 
 use std::fmt;

@@ -43,7 +43,7 @@ impl Input {
     pub fn plain() -> Self {
         // A reader of its own, so that signals are seen while nothing is typed.
         let (sender, receiver) = sync_channel(0);
-        std::thread::spawn(move || loop {
+        let read = move || loop {
             let mut line = Vec::new();
             let line = match io::stdin().lock().read_until(b'\n', &mut line) {
                 Ok(0) => break,
@@ -54,8 +54,16 @@ impl Input {
             if sender.send(line).is_err() || is_last {
                 break;
             }
-        });
-        Input::Plain(receiver)
+        };
+        match std::thread::Builder::new().spawn(read) {
+            Ok(_) => Input::Plain(receiver),
+            Err(e) => {
+                let (sender, receiver) = sync_channel(1);
+                // It has room for one.
+                let _ = sender.send(Err(e));
+                Input::Plain(receiver)
+            }
+        }
     }
 
     /// Edited lines, where the terminal allows it.

@@ -40,7 +40,7 @@ impl Interrupt {
             .map_err(|e| Error::unsupported("signal handler", e.to_string()))?;
         let interrupt = Interrupt::starting();
         let in_handler = interrupt.clone();
-        std::thread::spawn(move || {
+        let wait = move || {
             for signal in signals.forever() {
                 let is_last = if signal == SIGINT { in_handler.press() } else { in_handler.end(signal) };
                 if is_last {
@@ -48,7 +48,8 @@ impl Interrupt {
                     end(128 + signal);
                 }
             }
-        });
+        };
+        std::thread::Builder::new().spawn(wait).map_err(|e| Error::io("a thread that waits for signals", e))?;
         Ok(interrupt)
     }
 

@@ -200,8 +200,7 @@ impl Tool {
             console.message(2, &format!("warning: {}", one_line(warning)));
         }
         ggml::set_log(args.low.verbosity >= 2);
-        // A pool that exists already (another run in this process) serves as well.
-        let _ = rayon::ThreadPoolBuilder::new().num_threads(args.n_threads_batch).build_global();
+        process::start_threads(args.n_threads_batch)?;
         given.cases(&args)?;
         console.progress("loading the model");
         let mut notices = Vec::new();

@@ -107,8 +107,15 @@ impl Drop for NewFile {
 
 /// Removes all files that do not have their name yet. Only for a process that ends at once.
 pub fn remove_unfinished() {
-    for path in UNFINISHED.lock().iter().flat_map(|unfinished| unfinished.iter()) {
-        let _ = std::fs::remove_file(path);
+    // Whoever has the list may be stopped for good, perhaps for want of the memory to add to it.
+    for _ in 0..100 {
+        if let Ok(unfinished) = UNFINISHED.try_lock() {
+            for path in unfinished.iter() {
+                let _ = std::fs::remove_file(path);
+            }
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 

@@ -12,6 +12,7 @@ mod buffer;
 mod context;
 mod device;
 mod dtype;
+mod fatal;
 mod graph;
 mod memory;
 mod mmap;
@@ -28,8 +29,11 @@ pub use buffer::Buffer;
 pub use context::Context;
 pub use device::{BufferType, Device, DeviceKind};
 pub use dtype::Type;
+pub use fatal::report_fatal;
 pub use graph::{Graph, Scheduler};
-pub use memory::{available_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes, trim};
+pub use memory::{
+    addressable_bytes, available_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes, trim, Allocator,
+};
 pub use mmap::Mmap;
 pub use ops::{Act, Logits, RopeParams};
 pub use rpc::{add_server, serve, SERVER_PORT};

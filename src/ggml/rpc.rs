@@ -5,9 +5,10 @@
 //! The functions come from ggml's registry, so that a build without the backend only says so.
 
 use super::device::Device;
+use super::fatal::{end, report_aborts};
 use super::sys;
 use crate::error::{Error, Result};
-use std::ffi::{c_char, c_int, CStr, CString};
+use std::ffi::{c_char, CStr, CString};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock};
@@ -58,26 +59,16 @@ impl Drop for Waiting {
     }
 }
 
-/// One line, and the end: neither ggml's threads nor C++'s destructors can be relied on any more.
-fn end(why: &str) -> ! {
-    extern "C" {
-        fn _exit(code: c_int) -> !;
-    }
-    eprintln!("error: {why}");
-    // SAFETY: ends the process without running anything.
-    unsafe { _exit(1) }
-}
-
-unsafe extern "C" fn on_abort(message: *const c_char) {
-    // SAFETY: ggml passes a NUL-terminated text that lives for the call.
-    let message = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+/// Which server has gone, where that is why ggml gives up.
+pub(super) fn lost_server(message: &str) -> Option<String> {
+    let is_lost = ["Remote RPC server", "RPC handshake", "connect to"].iter().any(|known| message.contains(known));
     let servers = SERVERS.try_lock().map(|s| s.clone()).unwrap_or_default();
-    if message.contains("Remote RPC server") || message.contains("RPC handshake") || message.contains("connect to") {
-        let gone: Vec<&str> = servers.iter().map(String::as_str).filter(|s| reach(s).is_err()).collect();
-        let which = if gone.is_empty() { servers.join(" or ") } else { gone.join(" and ") };
-        end(&format!("the RPC server at {which} has ended or sent what cannot be understood; start it again"));
+    if !is_lost || servers.is_empty() {
+        return None;
     }
-    end(&format!("ggml: {message}"))
+    let gone: Vec<&str> = servers.iter().map(String::as_str).filter(|s| reach(s).is_err()).collect();
+    let which = if gone.is_empty() { servers.join(" or ") } else { gone.join(" and ") };
+    Some(format!("the RPC server at {which} has ended or sent what cannot be understood; start it again"))
 }
 
 fn watch() {
@@ -87,7 +78,7 @@ fn watch() {
         let quiet = now_ms().saturating_sub(LAST_MS.load(Ordering::Relaxed));
         if limit > 0 && N_WAITING.load(Ordering::Relaxed) > 0 && quiet > limit {
             let servers = SERVERS.try_lock().map(|s| s.join(" or ")).unwrap_or_default();
-            end(&format!(
+            end(format_args!(
                 "no answer from the RPC server at {servers} for {} s; it hangs, serves another client, or needs more time (GRACEKV_RPC_TIMEOUT, in seconds)",
                 limit / 1000
             ));
@@ -152,8 +143,7 @@ pub fn add_server(endpoint: &str) -> Result<()> {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         start();
-        // SAFETY: the callback is a plain function.
-        unsafe { sys::ggml_set_abort_callback(Some(on_abort)) };
+        report_aborts();
         std::thread::spawn(watch);
     });
     LIMIT_MS.store(GREETING_TIMEOUT.as_millis() as u64, Ordering::Relaxed);

@@ -23,6 +23,7 @@ mod greedy;
 mod hub;
 mod kv_types;
 mod loading;
+mod lost_file;
 mod methods;
 mod models;
 mod options;

@@ -38,8 +38,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn run(options: &Options) -> Result<()> {
     crate::ggml::set_log(false);
-    // The pass runs on rayon's threads; a pool that exists already was made by a caller who knows better.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(options.n_threads).build_global();
+    process::start_threads(options.n_threads)?;
     let gguf = Gguf::open(&options.model)?;
     let offload = device::offload(&options.devices, &gguf)?;
     let model = Arc::new(Model::from_gguf(gguf, LoadOptions { offload, ..LoadOptions::default() })?);

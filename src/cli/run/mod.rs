@@ -118,8 +118,7 @@ fn load_and_run(mut low: LowArgs, console: &mut Console<Stdout, Stderr>, interru
         console.message(WARN, &format!("warning: {}", one_line(warning)));
     }
     ggml::set_log(args.low.verbosity >= WARN);
-    // A pool that exists already (another run in this process) serves as well.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(args.n_threads_batch).build_global();
+    process::start_threads(args.n_threads_batch)?;
     let mut perf = Perf::start();
     console.progress("loading the model");
     let mut notices = Vec::new();
