@@ -4,17 +4,20 @@
 //! is not given shrinks first, then fewer layers are offloaded).
 
 use super::high::HighArgs;
-use super::low::{Devices, SplitMode};
-use super::setup::cache_type;
+use super::low::{Devices, LoadMode, OnOffAuto, SplitMode};
+use super::setup::{cache_type, method_options};
 use crate::cache::{CacheOptions, KvCache};
+use crate::compress::by_name;
 use crate::error::{Error, Result};
 use crate::ggml::{self, Device};
-use crate::gguf::Gguf;
-use crate::model::{architecture, layer_of, Hparams, Offload, Reader, RopeOptions};
+use crate::gguf::{Gguf, TensorInfo};
+use crate::model::{architecture, compute_bytes, layer_of, Hparams, Offload, Placement, Reader, RopeOptions};
 use regex::Regex;
 
 /// Contexts are multiples of this.
 const CTX_STEP: usize = 256;
+/// Smaller batches are not proposed.
+const MIN_UBATCH: usize = 16;
 /// Share of the CPU's available memory that may be used.
 const FIT_SHARE: f64 = 0.9;
 const MIB: f64 = 1048576.0;
@@ -76,7 +79,7 @@ pub fn offload(asked: &Devices, gguf: &Gguf) -> Result<Offload> {
     Ok(offload)
 }
 
-/// Bytes of a model's weights.
+/// Bytes of some of a model's weights.
 struct WeightBytes {
     layers: Vec<u64>,
     output: u64,
@@ -85,9 +88,10 @@ struct WeightBytes {
 }
 
 impl WeightBytes {
-    fn of(gguf: &Gguf, n_layer: usize) -> WeightBytes {
+    /// Those of which `counts` says so, for a tensor and whether it serves as output matrix.
+    fn of(gguf: &Gguf, n_layer: usize, counts: impl Fn(&TensorInfo, bool) -> bool) -> WeightBytes {
         let mut bytes = WeightBytes { layers: vec![0; n_layer], output: 0, rest: 0 };
-        for t in gguf.tensors() {
+        for t in gguf.tensors().iter().filter(|t| counts(t, false)) {
             match layer_of(&t.name).filter(|&il| il < n_layer) {
                 Some(il) => bytes.layers[il] += t.n_bytes,
                 None if t.name.starts_with("output") => bytes.output += t.n_bytes,
@@ -95,8 +99,8 @@ impl WeightBytes {
             }
         }
         if gguf.tensor("output.weight").is_none() {
-            // Tied embeddings are copied where another device multiplies with them.
-            bytes.output += gguf.tensor("token_embd.weight").map_or(0, |t| t.n_bytes);
+            // Tied embeddings are copied where they are multiplied from other memory.
+            bytes.output += gguf.tensor("token_embd.weight").filter(|t| counts(t, true)).map_or(0, |t| t.n_bytes);
         }
         bytes
     }
@@ -111,18 +115,27 @@ struct Fit<'a> {
     asked: &'a Devices,
     offload: Offload,
     weights: WeightBytes,
+    /// Those that take memory of the CPU where no device has them: what does not stay in the mapped file.
+    held: WeightBytes,
     hp: &'a Hparams,
     cache: CacheOptions,
+    /// Whether attention is computed by matrix products.
+    explicit: bool,
     /// Per device; `None` = unknown.
     free: Vec<Option<u64>>,
     cpu_free: Option<u64>,
+    /// Addresses that are left where they are limited; they include those of mapped files.
+    addresses: Option<u64>,
     shares: Vec<f64>,
-    mmap: bool,
 }
 
 impl Fit<'_> {
     fn kv_bytes(&self, cache: &CacheOptions) -> u64 {
         KvCache::bytes_needed(&self.hp.cache_shape(), cache)
+    }
+
+    fn compute_bytes(&self, cache: &CacheOptions) -> u64 {
+        compute_bytes(self.hp, cache, self.explicit, 1)
     }
 
     fn split(&self, n_offloaded: usize) -> Offload {
@@ -135,7 +148,8 @@ impl Fit<'_> {
     fn fits(&self, n_offloaded: usize, cache: &CacheOptions) -> bool {
         let (offload, shape) = (self.split(n_offloaded), self.hp.cache_shape());
         let mut need = vec![0u64; offload.devices.len()];
-        let mut on_cpu = 0;
+        let is_on_cpu = offload.layers.iter().any(Option::is_none);
+        let mut on_cpu = self.held.rest + if is_on_cpu { self.compute_bytes(cache) } else { 0 };
         for il in 0..self.hp.n_layer {
             let (kv, device) = (KvCache::layer_bytes(&shape, cache, il), offload.layers[il]);
             match device.filter(|_| !offload.kv_on_cpu) {
@@ -144,22 +158,22 @@ impl Fit<'_> {
             }
             match device {
                 Some(i) => need[i] += self.weights.layers[il],
-                None if !self.mmap => on_cpu += self.weights.layers[il],
-                None => {}
+                None => on_cpu += self.held.layers[il],
             }
         }
-        if let Some(i) = offload.output {
-            need[i] += self.weights.output;
-        }
-        if !self.mmap {
-            on_cpu += self.weights.rest;
+        match offload.output {
+            Some(i) => need[i] += self.weights.output,
+            None => on_cpu += self.held.output,
         }
         let margin = |i: usize| {
             let given = &self.asked.margins_mib;
             (given.get(i).or(given.last()).copied().unwrap_or(1024.0) * MIB) as u64
         };
         let fits = |i: usize| self.free[i].is_none_or(|free| need[i] == 0 || need[i] + margin(i) <= free);
-        (0..need.len()).all(fits) && self.cpu_free.is_none_or(|free| on_cpu <= (free as f64 * FIT_SHARE) as u64)
+        let leaves = |free: Option<u64>, need: u64| free.is_none_or(|free| need <= (free as f64 * FIT_SHARE) as u64);
+        (0..need.len()).all(fits)
+            && leaves(self.cpu_free, on_cpu)
+            && leaves(self.addresses, on_cpu.saturating_add(self.weights.total()))
     }
 
     /// The largest context up to `most` that fits, a multiple of [`CTX_STEP`]; 0 = none.
@@ -196,16 +210,22 @@ impl Fit<'_> {
         if self.fits(n_offloaded, &smaller) {
             ways.push("-ctk q8_0 -ctv q8_0".to_owned());
         }
+        let batches = std::iter::successors(Some(c.n_ubatch / 2), |n| Some(n / 2)).take_while(|&n| n >= MIN_UBATCH);
+        let fits = |&n_ubatch: &usize| self.fits(n_offloaded, &CacheOptions { n_ubatch, ..*c });
+        ways.extend(batches.into_iter().find(fits).map(|n| format!("-ub {n}")));
         let ways =
             if ways.is_empty() { "use a smaller model".to_owned() } else { format!("use {}", ways.join(", or ")) };
         Error::Context {
             what: format!(
-                "the KV cache of {} tokens needs {:.0} MiB ({} keys, {} values) beside {:.0} MiB of weights; free: {}; {ways}",
+                "the KV cache of {} tokens needs {:.0} MiB ({} keys, {} values) beside {:.0} MiB of weights, of which {:.0} MiB leave the file, and up to {:.0} MiB for computing (-ub {}); free: {}; {ways}",
                 c.n_ctx,
                 self.kv_bytes(c) as f64 / MIB,
                 c.ty_k,
                 c.ty_v,
                 self.weights.total() as f64 / MIB,
+                self.held.total() as f64 / MIB,
+                self.compute_bytes(c) as f64 / MIB,
+                c.n_ubatch,
                 places.join(", "),
             ),
         }
@@ -231,10 +251,17 @@ pub fn fit(
     let by_memory = || free.iter().map(|f| f.map_or(1.0, |f| f as f64)).collect::<Vec<_>>();
     let mut shares = if asked.shares.is_empty() { by_memory() } else { asked.shares.clone() };
     shares.resize(devices.len(), 0.0);
+    let (is_mapped, placement) = (low.load_mode != LoadMode::Read, Placement::new(low.repack));
     let fit = Fit {
         asked,
-        weights: WeightBytes::of(gguf, hp.n_layer),
+        weights: WeightBytes::of(gguf, hp.n_layer, |_, _| true),
+        held: WeightBytes::of(gguf, hp.n_layer, |t, as_output| match is_mapped {
+            true => placement.copies(t, as_output),
+            false => !as_output || placement.copies(t, true),
+        }),
         hp,
+        explicit: low.flash_attn == OnOffAuto::Off
+            || by_name(&low.kv_method, &method_options(args))?.needs().attention_mass,
         cache: CacheOptions {
             n_ctx: want,
             n_ubatch: low.n_ubatch,
@@ -243,8 +270,8 @@ pub fn fit(
         },
         free,
         cpu_free: ggml::available_bytes(),
+        addresses: ggml::addressable_bytes(),
         shares,
-        mmap: low.load_mode != super::low::LoadMode::Read,
         offload: Offload {
             overrides: overrides(asked, &devices)?,
             devices,

@@ -4,6 +4,7 @@
 //! a Q4_1 model prefills 3.5 times as fast from AMX tiles, one of mostly Q5_0 and Q8_0 at 0.87 of the speed. So types are listed.
 
 use crate::ggml::{BufferType, Type};
+use crate::gguf::TensorInfo;
 
 /// Types that multiply faster from AMX tiles than from the file.
 const AMX: [Type; 3] = [Type::Q4_0, Type::Q4_1, Type::Q4_K];
@@ -25,5 +26,12 @@ impl Placement {
             let worth_it = !buft.name().contains("AMX") || AMX.contains(&ty);
             worth_it && buft.supports_mul_mat(ty, ne)
         })
+    }
+
+    /// Whether a matrix gets memory of its own when the CPU holds it; `as_output`, when it is the output matrix.
+    pub fn copies(&self, t: &TensorInfo, as_output: bool) -> bool {
+        let ne = [t.ne[0] as usize, t.ne[1] as usize];
+        let is_matrix = t.n_dims == 2 && (as_output || !t.name.ends_with("_embd.weight"));
+        is_matrix && Type::from_id(t.ty.id()).is_some_and(|ty| ty.multiplies() && self.choose(ty, &ne).is_some())
     }
 }
