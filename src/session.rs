@@ -23,6 +23,18 @@ use std::time::Duration;
 const ROOM: usize = 256;
 
 /// A conversation of one model with one cache.
+///
+/// It belongs to one thread at a time and may move to another. Several threads generate from one loaded
+/// [`Model`](crate::model::Model), which they share, with a session each; one session for two of them does not compile:
+///
+/// ```compile_fail,E0499
+/// fn two(session: &mut gracekv::session::Session) {
+///     std::thread::scope(|scope| {
+///         scope.spawn(|| session.step(1));
+///         scope.spawn(|| session.step(2));
+///     });
+/// }
+/// ```
 pub struct Session {
     /// The model and its cache.
     pub engine: Engine,

@@ -61,7 +61,7 @@ pub struct Needs {
 }
 
 /// A compression method.
-pub trait Method: Sync {
+pub trait Method: Send + Sync {
     /// What prefill has to record.
     fn needs(&self) -> Needs;
     /// First and last tokens that every head keeps as they are, as far as they fit ([`Pinned::within`]).

@@ -37,6 +37,7 @@ mod sample;
 mod sampling_options;
 mod tasks;
 mod templates;
+mod threads;
 mod tokenizer;
 mod turns;
 mod weight_types;
