@@ -218,6 +218,46 @@ fn the_answer_is_a_part_of_the_prompt_when_it_is_saved() {
     }
 }
 
+/// Whatever ended the first run, and whichever file it left: a greedy run goes on as one that never stopped.
+#[test]
+fn an_answer_that_ended_early_spoils_no_later_one() {
+    let case = Case::new("llama", tiny::path("llama"));
+    let (p, kv) = (prompt(900), ["--kv-ratio", "8", "--kv-lookahead", "16"]);
+    let run = |file: &str, args: &[&str]| match file {
+        "" => case.run(&[&kv[..], args].concat()).ok(),
+        _ => case.cached(file, &[&kv[..], args].concat()).ok(),
+    };
+    for all in [&[][..], &["--prompt-cache-all"]] {
+        for n in [1, 2, 15, 16, 17, 30] {
+            let (file, count) = (format!("{n}{}", all.concat()), n.to_string());
+            run(&file, &[&["-p", &p, "-n", &count], all].concat());
+            let n_before = if all.is_empty() { 0 } else { n };
+            let cold = run("", &["-p", &p, "-n", &(40 + n_before).to_string()]);
+            let later = run(&file, &["-n", "40", "--prompt-cache-ro"]);
+            assert_eq!(later.text, cold.text, "{n} tokens, then 40 {all:?}");
+            let again = run(&file, &["-p", &p, "-n", "40", "--prompt-cache-ro"]);
+            assert_eq!(again.text, run("", &["-p", &p, "-n", "40"]).text, "{n} tokens, then the prompt again {all:?}");
+            // A shorter answer from the same file leaves it as good as it was.
+            run(&file, &[&["-p", &p, "-n", "3"], all].concat());
+            assert_eq!(run(&file, &["-p", &p, "-n", "40"]).text, again.text, "{n} tokens, then 3 {all:?}");
+            // Other tokens than the stored ones need only be tokens.
+            run(&file, &["-n", "5", "--temp", "1.5", "-s", "3", "--prompt-cache-ro"]);
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_refused_at_once() {
+    let case = Case::new("llama", tiny::path("llama"));
+    let fifo = case.file("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [fifo.to_str().unwrap(), "/dev/zero", case.dir.path().to_str().unwrap()] {
+        let ran = case.run(&["-p", "a", "--prompt-cache", path]);
+        assert!(ran.code == Some(1) && ran.says("is no regular file") && ran.text.is_empty(), "{path}: {}", ran.log);
+    }
+}
+
 #[test]
 fn a_file_that_does_not_fit_is_refused() {
     let case = Case::new("llama", tiny::path("llama"));

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 const MAGIC: [u8; 8] = *b"gracekv\n";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Magic, version and length of the header.
 const N_PRELUDE: u64 = 16;
 const N_CHECKSUM: u64 = 8;
@@ -56,8 +56,8 @@ pub struct State {
     pub sampling: String,
     /// The first tokens, which were given; the others are an answer.
     pub n_given: usize,
-    /// Whether the answer is wanted as a part of the prompt (`--prompt-cache-all`).
-    pub whole: bool,
+    /// The first tokens that a run without a prompt goes on from: those that were given, and with `--prompt-cache-all` the answer.
+    pub n_whole: usize,
     /// Every token in the cache.
     pub tokens: Vec<u32>,
     /// Logits at some of the tokens.
@@ -70,7 +70,7 @@ struct Header {
     identity: Identity,
     sampling: String,
     n_given: usize,
-    whole: bool,
+    n_whole: usize,
     n_tokens: usize,
     /// Tokens that the pools of the layers stand for; 0 = not compressed.
     n_compressed: usize,
@@ -123,14 +123,15 @@ impl Header {
     /// Checks every number against the cache it is for.
     fn check(&self, cache: &KvCache, n_vocab: usize) -> std::result::Result<(), String> {
         let n = self.n_tokens;
-        if n == 0 || self.n_given > n || self.n_compressed > n || self.n_vocab != n_vocab {
+        let is_ordered = self.n_given <= self.n_whole && self.n_whole <= n && self.n_compressed <= n;
+        if n == 0 || !is_ordered || self.n_vocab != n_vocab {
             return Err("its numbers of tokens contradict each other".into());
         }
         // Positions may go beyond the context once a pass has run.
         if n > cache.options.n_ctx && self.n_compressed == 0 {
             return Err(format!("it holds {n} tokens, the context {}; use -c {n} or more", cache.options.n_ctx));
         }
-        if self.marks.len() > 2 || self.marks.iter().any(|&m| m == 0 || m > n) {
+        if self.marks.len() > 3 || self.marks.iter().any(|&m| m == 0 || m > n) {
             return Err("its logits are of no token".into());
         }
         if self.layers.len() != cache.layers.len() {

@@ -78,7 +78,7 @@ impl StateFile {
             identity: header.identity.clone(),
             sampling: header.sampling.clone(),
             n_given: header.n_given,
-            whole: header.whole,
+            n_whole: header.n_whole,
             tokens,
             marks,
         };

@@ -89,7 +89,7 @@ fn state(n: usize) -> State {
         identity: identity(),
         sampling: "greedy".into(),
         n_given: n - 1,
-        whole: false,
+        n_whole: n - 1,
         tokens: (0..n).map(|i| (i * 7 % N_VOCAB) as u32).collect(),
         marks: vec![Mark { n_tokens: n, logits: (0..N_VOCAB).map(|i| i as f32 / 3.0).collect() }],
     }
@@ -200,8 +200,9 @@ fn a_damaged_file_is_refused() {
         refusal(b"GGSN, a session of llama.cpp, of some length", &empty).contains("no prompt cache of this program")
     );
     let mut newer = bytes[..bytes.len() - 8].to_vec();
-    newer[8] = 2;
-    assert!(refusal(&sealed(newer), &empty).contains("its version is 2, expected 1"));
+    newer[8] = VERSION as u8 + 1;
+    let want = format!("its version is {}, expected {VERSION}", VERSION + 1);
+    assert!(refusal(&sealed(newer), &empty).contains(&want));
 }
 
 /// Numbers that ask for more than the file has, which is where saved states were attacked (CVE-2026-43629).
@@ -211,7 +212,7 @@ fn a_forged_header_is_refused_before_anything_is_allocated() {
     let cache = empty(Type::F16, 1024, 64);
     open(&forged(&bytes, |_| ()), &cache).unwrap();
     let huge = [0u64, 1, 599, 1 << 31, 1 << 32, (1 << 62) + 1, u64::MAX];
-    let fields = ["n_tokens", "n_compressed", "n_vocab", "n_given"];
+    let fields = ["n_tokens", "n_compressed", "n_vocab", "n_given", "n_whole"];
     for n in huge {
         for field in fields {
             if field == "n_given" && n <= 705 {

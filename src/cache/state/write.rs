@@ -36,7 +36,7 @@ impl State {
             identity: self.identity.clone(),
             sampling: self.sampling.clone(),
             n_given: self.n_given,
-            whole: self.whole,
+            n_whole: self.n_whole,
             n_tokens: self.tokens.len(),
             n_compressed: cache.n_prompt(),
             n_vocab: self.marks.first().map_or(0, |m| m.logits.len()),

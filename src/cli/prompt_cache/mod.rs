@@ -32,6 +32,10 @@ pub struct PromptCache {
     n_given: usize,
     after_prompt: Vec<f32>,
     after_last: Vec<f32>,
+    /// The first tokens that the next run goes on from, once the answer is over. What follows them completes a lookahead.
+    n_whole: Option<usize>,
+    /// Logits after them; empty where they are not known.
+    after_whole: Vec<f32>,
     /// Tokens of a stored answer that are in the cache but have not been given yet.
     replay: VecDeque<u32>,
     is_replaying: bool,
@@ -55,6 +59,11 @@ impl PromptCache {
                 None
             }
             Err(e) => return Err(Error::io(path, e)),
+            // A pipe would be waited for, a device has no end.
+            Ok(found) if !found.is_file() => {
+                let what = format!("{}: it is no regular file and cannot hold a prompt cache", path.display());
+                return Err(Error::Context { what });
+            }
             Ok(found) if found.len() == 0 => {
                 say(INFO, "The session file is empty. A new session will be initialized.");
                 None
@@ -77,6 +86,8 @@ impl PromptCache {
             n_given: 0,
             after_prompt: Vec::new(),
             after_last: Vec::new(),
+            n_whole: None,
+            after_whole: Vec::new(),
             replay: VecDeque::new(),
             is_replaying: false,
             is_own: false,
@@ -87,9 +98,8 @@ impl PromptCache {
     /// The prompt of a run without one: what the file holds.
     pub fn prompt(&mut self) -> Option<Vec<u32>> {
         let state = &self.file.as_ref()?.state;
-        let n = if state.whole { state.tokens.len() } else { state.n_given };
         self.is_own = true;
-        Some(state.tokens[..n].to_vec())
+        Some(state.tokens[..state.n_whole].to_vec())
     }
 
     /// Reads the prompt into the empty cache, as far as the file does not hold it. Gives the logits after it and how many tokens
@@ -156,7 +166,8 @@ impl PromptCache {
         }
         let after_last = stored.logits_after(stored.tokens.len()).unwrap_or_default().to_vec();
         let is_same = !stored.sampling.is_empty() && stored.sampling == self.settings.sampling;
-        let replays = is_all && n_compressed > 0 && prompt.len() == stored.n_given && is_same && !after_last.is_empty();
+        let is_begun = prompt.len() == stored.n_given || (self.is_own && prompt.len() < stored.tokens.len());
+        let replays = is_all && n_compressed > 0 && is_begun && is_same && !after_last.is_empty();
         let state = session.load(file)?;
         if n_compressed > 0 {
             let mib = session.engine.cache.bytes() as f64 / 1048576.0;
@@ -168,7 +179,7 @@ impl PromptCache {
             );
         }
         if let (true, Some(logits)) = (replays, &logits) {
-            self.replay = state.tokens[state.n_given..].iter().copied().collect();
+            self.replay = state.tokens[prompt.len()..].iter().copied().collect();
             (self.after_prompt, self.after_last) = (logits.clone(), after_last);
             self.tokens = state.tokens;
         } else if session.take_back(n_kept).is_ok() {
@@ -204,12 +215,17 @@ impl PromptCache {
     }
 
     /// An answer has ended. If that was within the stored one, takes its rest back, and its last token with it where that is still
-    /// to be decoded as far as the caller knows.
+    /// to be decoded as far as the caller knows. A file that gets the answer keeps the rest, so that a longer one says the same.
     ///
     /// # Errors
     /// As [`Session::take_back`].
     pub fn settle(&mut self, session: &mut Session, is_last_pending: bool) -> Result<()> {
         if std::mem::take(&mut self.is_replaying) && (is_last_pending || !self.replay.is_empty()) {
+            if self.settings.all {
+                self.n_whole = Some(self.tokens.len() - self.replay.len());
+                self.replay.clear();
+                return Ok(());
+            }
             self.tokens.truncate(self.tokens.len() - self.replay.len() - usize::from(is_last_pending));
             self.replay.clear();
             self.after_last.clear();
@@ -256,31 +272,30 @@ impl PromptCache {
         if !(self.is_due || all) || self.after_prompt.is_empty() {
             return Ok(());
         }
-        let mut next = pending.filter(|_| all || session.is_pending());
-        loop {
-            if let Some(token) = next.filter(|_| session.n_left() > 0) {
-                let logits = session.step(token)?;
-                self.tokens.push(token);
-                self.after_last = logits;
-            } else if next.is_some() {
-                break;
-            }
-            // The whole lookahead, so that a longer answer begins as it would have.
-            next = if session.is_pending() && !all { choose(&self.after_last)? } else { None };
-            if next.is_none() {
-                break;
-            }
+        if self.n_whole.is_none() {
+            let last = pending.filter(|_| (all || session.is_pending()) && session.n_left() > 0);
+            last.map_or(Ok(()), |token| self.go_on(session, token))?;
+            (self.n_whole, self.after_whole) = (Some(self.tokens.len()), self.after_last.clone());
+        }
+        // The whole lookahead, so that a longer answer begins as it would have.
+        while session.is_pending() && session.n_left() > 0 {
+            let Some(token) = choose(&self.after_last)? else { break };
+            self.go_on(session, token)?;
         }
         session.compress_now()?;
         self.save_when_due(session)?;
         if all && self.tokens.len() == session.engine.cache.n_past() {
             say(INFO, &format!("saving final output to session file '{}'", self.settings.path.display()));
             self.save(session, true)?;
-            say(
-                INFO,
-                &format!("saved final session to {}, n_tokens = {}", self.settings.path.display(), self.tokens.len()),
-            );
+            let n_tokens = self.n_whole.unwrap_or(self.tokens.len());
+            say(INFO, &format!("saved final session to {}, n_tokens = {n_tokens}", self.settings.path.display()));
         }
+        Ok(())
+    }
+
+    fn go_on(&mut self, session: &mut Session, token: u32) -> Result<()> {
+        self.after_last = session.step(token)?;
+        self.tokens.push(token);
         Ok(())
     }
 
@@ -297,7 +312,11 @@ impl PromptCache {
     }
 
     fn save(&self, session: &Session, whole: bool) -> Result<()> {
+        let n_whole = self.n_whole.filter(|_| whole).unwrap_or(self.n_given);
         let mut marks = vec![Mark { n_tokens: self.n_given, logits: self.after_prompt.clone() }];
+        if n_whole > self.n_given && n_whole < self.tokens.len() && !self.after_whole.is_empty() {
+            marks.push(Mark { n_tokens: n_whole, logits: self.after_whole.clone() });
+        }
         if self.tokens.len() > self.n_given && !self.after_last.is_empty() {
             marks.push(Mark { n_tokens: self.tokens.len(), logits: self.after_last.clone() });
         }
@@ -305,7 +324,7 @@ impl PromptCache {
             identity: self.settings.identity.clone(),
             sampling: self.settings.sampling.clone(),
             n_given: self.n_given,
-            whole,
+            n_whole,
             tokens: self.tokens.clone(),
             marks,
         };

@@ -22,9 +22,10 @@ impl Runner<'_> {
         }
     }
 
-    /// Saves what is still to be saved; of an interrupted run, what `--prompt-cache-all` asks for.
+    /// Saves what is still to be saved; of an interrupted run, what `--prompt-cache-all` asks for, unless its pass is to come.
     pub(super) fn finish_prompt_cache(&mut self, is_interrupted: bool) -> Result<()> {
-        let Some(cache) = self.prompt_cache.take().filter(|_| !is_interrupted || self.args.low.prompt_cache_all) else {
+        let is_worth = !is_interrupted || (self.args.low.prompt_cache_all && !self.session.is_pending());
+        let Some(cache) = self.prompt_cache.take().filter(|_| is_worth) else {
             return Ok(());
         };
         let (chain, tokenizer, console) = (&mut self.chain, self.tokenizer, &mut *self.console);
