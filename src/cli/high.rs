@@ -8,6 +8,7 @@ use super::escape::unescape;
 use super::low::{self, LowArgs, Source, Variant};
 use crate::compress::registry;
 use crate::error::{Error, Result};
+use crate::ggml::MAX_THREADS;
 use crate::sample::Constraint;
 use crate::tokenizer::chat::{self, ChatTemplate, Choice, SpecialTokens};
 
@@ -57,9 +58,13 @@ impl HighArgs {
         }
         let replaces = low.escape;
         let escape = |bytes: Vec<u8>| if replaces { unescape(&bytes) } else { bytes };
-        let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s)?), s)).transpose()?;
-        let system_prompt = low.system_prompt.as_ref().map(|s| text("the system prompt", read(s)?, s)).transpose()?;
-        let chat_template = low.chat_template.as_ref().map(|s| text("the chat template", read(s)?, s)).transpose()?;
+        let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s, "--file")?), s)).transpose()?;
+        let system = low.system_prompt.as_ref();
+        let system_prompt =
+            system.map(|s| text("the system prompt", read(s, "--system-prompt-file")?, s)).transpose()?;
+        let template = low.chat_template.as_ref();
+        let chat_template =
+            template.map(|s| text("the chat template", read(s, "--chat-template-file")?, s)).transpose()?;
         if let Some(given) = chat_template.as_deref() {
             // Before the model is loaded; what it says about special tokens comes later.
             let jinja = low.jinja.unwrap_or(chat::format_of(given).is_none());
@@ -125,11 +130,13 @@ fn adjust(low: &mut LowArgs) {
     low.n_ubatch = low.n_ubatch.min(low.n_batch);
 }
 
-fn read(source: &Source) -> Result<Vec<u8>> {
-    let read_file = |path: &Path| {
+/// The bytes of a text; `option` names its file.
+fn read(source: &Source, option: &str) -> Result<Vec<u8>> {
+    let read_file = |option: &str, path: &Path| {
         let mut bytes = Vec::new();
-        let file = File::open(path).map_err(|e| Error::io(path, e))?;
-        file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, e))?;
+        let failed = |e| Error::Context { what: format!("{option} {}: {e}", path.display()) };
+        let file = File::open(path).map_err(failed)?;
+        file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
         if bytes.len() as u64 > MAX_TEXT_BYTES {
             return Err(Error::Context {
                 what: format!("{}: more than {MAX_TEXT_BYTES} bytes cannot be a prompt", path.display()),
@@ -139,9 +146,9 @@ fn read(source: &Source) -> Result<Vec<u8>> {
     };
     match source {
         Source::Text(text) => Ok(text.clone().into_bytes()),
-        Source::Binary(path) => read_file(path),
+        Source::Binary(path) => read_file("--binary-file", path),
         Source::File(path) => {
-            let mut bytes = read_file(path)?;
+            let mut bytes = read_file(option, path)?;
             if bytes.last() == Some(&b'\n') {
                 bytes.pop();
             }
@@ -156,7 +163,7 @@ fn constraint(constraint: &low::Constraint) -> Result<Constraint> {
         low::Constraint::Gbnf(source) => ("the grammar", "--grammar", source),
         low::Constraint::JsonSchema(source) => ("the JSON schema", "--json-schema", source),
     };
-    let text = text(what, read(source)?, source)?;
+    let text = text(what, read(source, &format!("{option}-file"))?, source)?;
     let source = match source {
         Source::Text(_) => option.to_owned(),
         Source::File(path) | Source::Binary(path) => path.display().to_string(),
@@ -185,7 +192,7 @@ fn default_threads() -> usize {
 }
 
 fn hardware_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
 fn threads(asked: Option<usize>, default: usize) -> usize {

@@ -197,6 +197,8 @@ pub struct LowArgs {
     pub warnings: Vec<String>,
     /// Names ([`super::flags::Flag::id`]) of the options that were given, also by the environment.
     pub given: BTreeSet<&'static str>,
+    /// Those of them that stand on the command line.
+    pub typed: BTreeSet<&'static str>,
 
     pub kv_size: KvSize,
     pub kv_method: String,
@@ -302,6 +304,7 @@ impl Default for LowArgs {
             notices: Vec::new(),
             warnings: Vec::new(),
             given: BTreeSet::new(),
+            typed: BTreeSet::new(),
             kv_size: KvSize::Ratio(1.0),
             kv_method: "gracekv".to_string(),
             kv_variant: Variant::Fitted,

@@ -55,6 +55,9 @@ fn parse_after(
         store(&mut low, g, &matches, *nth).map_err(|why| g.refusal(&why))?;
         *nth += 1;
         low.given.insert(g.flag.id());
+        if g.origin == Origin::CommandLine {
+            low.typed.insert(g.flag.id());
+        }
     }
     Ok(low)
 }

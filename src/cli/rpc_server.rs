@@ -3,7 +3,7 @@
 //! Options as of llama.cpp's `rpc-server`. Deviation: without a device named, it serves the GPUs there are, else the CPU.
 
 use crate::error::{Error, Result};
-use crate::ggml::{self, Device};
+use crate::ggml::{self, Device, MAX_THREADS};
 use clap::{value_parser, Arg, Command};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -35,7 +35,13 @@ fn run(args: impl IntoIterator<Item = OsString>) -> Result<String> {
     };
     let text = |id| matches.get_one::<String>(id).map_or("", String::as_str);
     let port = matches.get_one::<u16>("port").copied().unwrap_or(ggml::SERVER_PORT);
-    let n_threads = matches.get_one::<usize>("threads").copied().unwrap_or_else(num_cpus::get_physical);
+    let n_threads = match matches.get_one::<usize>("threads").copied() {
+        Some(n) if n > MAX_THREADS => {
+            return Err(Error::Usage(format!("-t {n}: ggml can use {MAX_THREADS} threads at most")));
+        }
+        Some(n) => n,
+        None => num_cpus::get_physical().min(MAX_THREADS),
+    };
     let devices = devices(text("device"))?;
     eprintln!("{WARNING}");
     if !["127.0.0.1", "localhost"].contains(&text("host")) {

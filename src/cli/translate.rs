@@ -111,6 +111,12 @@ impl Given {
         self.flag.id() == flag.id() || (!flag.group.is_empty() && self.flag.group == flag.group)
     }
 
+    /// The error for a value that is an option: where an argument comes that is none, it is likely to belong to that.
+    fn lacking(&self) -> Option<Error> {
+        let value = self.value.to_str().filter(|v| self.flag.takes_value() && flags::find(v).is_some())?;
+        Some(self.refusal(&format!("expected value for argument, found the option {value}")))
+    }
+
     /// The error for a value that cannot be used.
     pub fn refusal(&self, why: &str) -> Error {
         let kind = match self.origin {
@@ -138,7 +144,7 @@ fn command_line(args: impl IntoIterator<Item = OsString>) -> Result<Vec<Given>> 
         let (spelling, attached) = split(&arg);
         let known = flags::find(&spelling).filter(|(flag, _)| attached.is_none() || flag.takes_value());
         let Some((flag, on)) = known else {
-            return Err(unknown(&arg.to_string_lossy()));
+            return Err(all.last().and_then(Given::lacking).unwrap_or_else(|| unknown(&arg.to_string_lossy())));
         };
         let refuse = |why: &str| refusal(flag, &format!("argument \"{spelling}\""), why);
         let value = match (flag.action, attached) {

@@ -66,6 +66,13 @@ unsafe impl Send for Backend {}
 // SAFETY: `&self` gives out only the handle.
 unsafe impl Sync for Backend {}
 
+const fn n_processors<const N: usize>(_: fn(&sys::ggml_threadpool_params) -> &[bool; N]) -> usize {
+    N
+}
+
+/// Most threads of one computation (`GGML_MAX_N_THREADS`).
+pub const MAX_THREADS: usize = n_processors(|params| &params.cpumask);
+
 impl Backend {
     /// The CPU backend with ggml's own thread pool (OpenMP's barriers stall for seconds beside other busy processes), and a second
     /// one for batches where `batch` asks for that.

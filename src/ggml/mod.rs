@@ -24,7 +24,7 @@ mod tensor;
 mod transfer;
 
 pub use attention::{Bias, Chunk, HeadSpan, LayerSpans, Ragged, CHUNK_ENTRIES};
-pub use backend::{Backend, Numa, ThreadParams};
+pub use backend::{Backend, Numa, ThreadParams, MAX_THREADS};
 pub use buffer::Buffer;
 pub use context::Context;
 pub use device::{BufferType, Device, DeviceKind};

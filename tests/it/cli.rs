@@ -116,6 +116,7 @@ fn a_line_of_llama_cpp() {
         ignore_eos: true,
         prompt: Some(Source::Text("I believe the meaning of life is".into())),
         given: args.given.clone(),
+        typed: args.given.clone(),
         ..LowArgs::default()
     };
     assert_eq!(args, want);

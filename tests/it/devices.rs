@@ -54,7 +54,7 @@ fn unknown_devices_and_servers_are_named_in_one_line() {
     assert!(line.contains("no device is named 'CUDA7'"), "{line}");
     let line = with(&["-ot", "ffn=CUDA7"]);
     assert!(line.contains("no device in use is named 'CUDA7'"), "{line}");
-    let bad = [("-ngl", "x"), ("-ts", "a,b"), ("-ot", "[=CPU"), ("-ot", "ffn"), ("-sm", "row"), ("-mg", "-1")];
+    let bad = [("-ngl", "x"), ("-ts", "a,b"), ("-ot", "[=CPU"), ("-ot", "ffn"), ("-sm", "rows"), ("-mg", "-1")];
     for (name, value) in bad {
         let line = with(&[name, value]);
         assert!(line.contains(&format!("error while handling argument \"{name}\"")), "{line}");

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use gracekv::cli::flags::{self, Action, Flag, CATEGORIES};
 use gracekv::cli::help;
+use gracekv::cli::high::HighArgs;
 use gracekv::cli::low::LowArgs;
 use gracekv::cli::parse::{parse, parse_with_config};
 use gracekv::error::Result;
@@ -70,6 +71,83 @@ fn no_variable_is_passed_over() {
                 Err(e) => assert!(e.to_string().contains(&variable), "{e}"),
             }
         }
+    }
+}
+
+/// An option that does nothing says so where it was typed, and only there.
+#[test]
+fn an_option_that_does_nothing_says_so() {
+    for need in flags::NEEDS {
+        assert!((need.is_met)(&LowArgs::default()) || need.why.starts_with("without"), "{}", need.why);
+        for id in need.options {
+            flags::all().find(|f| f.id() == *id).unwrap_or_else(|| panic!("{id} is no option"));
+        }
+    }
+    let said = |args: &[&str]| flags::unmet(&with_env(args, &[]).unwrap()).collect::<Vec<_>>();
+    for (args, want) in [
+        (&["--kv-method", "snapkv"][..], "--kv-method has no effect without --kv-ratio"),
+        (&["--kv-lookahead", "4"], "--kv-lookahead has no effect without --kv-ratio"),
+        (&["--kv-discard-lookahead"], "--kv-discard-lookahead has no effect without --kv-ratio"),
+        (&["--prompt-cache-all"], "--prompt-cache-all has no effect without --prompt-cache"),
+        (&["--prompt-cache-ro"], "--prompt-cache-ro has no effect without --prompt-cache"),
+        (&["-sys", "x", "-no-cnv"], "--system-prompt has no effect with -no-cnv"),
+        (&["--keep", "4"], "--keep has no effect without --context-shift"),
+        (&["-m", "x", "--hf-file", "y"], "--hf-file has no effect without --hf-repo"),
+        (&["-m", "x", "-hf", "a/b"], "--model has no effect beside --hf-repo"),
+        (
+            &["--control-vector-layer-range", "1", "2"],
+            "--control-vector-layer-range has no effect without --control-vector",
+        ),
+    ] {
+        assert_eq!(said(args), [want]);
+    }
+    for args in [
+        &["-m", "x", "-p", "y", "-n", "4", "-c", "64"][..],
+        &["--kv-ratio", "1", "--kv-method", "snapkv"],
+        &["--kv-budget", "64", "--kv-lookahead", "4"],
+        &["--prompt-cache", "x", "--prompt-cache-all"],
+        &["-sys", "x"],
+        &["--context-shift", "--keep", "4"],
+        &["-hf", "a/b", "--hf-file", "y"],
+    ] {
+        assert!(said(args).is_empty(), "{args:?}");
+    }
+    let ambient = with_env(&[], &[("GRACEKV_ARG_KV_LOOKAHEAD", "4")]).unwrap();
+    assert_eq!((flags::unmet(&ambient).count(), ambient.kv_lookahead), (0, 4));
+}
+
+#[test]
+fn what_is_not_implemented_but_harmless_is_said() {
+    for (args, want) in [(["-sm", "row"], "--split-mode row has no effect"), (["-np", "4"], "-np has no effect")] {
+        let low = with_env(&args, &[]).unwrap();
+        assert!(low.warnings.len() == 1 && low.warnings[0].starts_with(want), "{:?}", low.warnings);
+    }
+    assert!(with_env(&["-sm", "layer", "-np", "1"], &[]).unwrap().warnings.is_empty());
+}
+
+/// The option is named, not what was taken for its value.
+#[test]
+fn a_missing_value_is_that_of_its_option() {
+    let first = |args: &[&str]| with_env(args, &[]).unwrap_err().to_string().lines().next().unwrap().to_owned();
+    for option in ["--top-k", "--grammar", "--kv-method", "-f", "-m"] {
+        let want =
+            format!("error while handling argument \"{option}\": expected value for argument, found the option -p");
+        assert_eq!(first(&[option, "-p", "x"]), want);
+    }
+    assert!(first(&["--top-k", "-p"]).starts_with("error while handling argument \"--top-k\": '-p': "));
+    assert_eq!(first(&["-n", "4", "x"]), "error: invalid argument: x");
+    assert_eq!(with_env(&["-p", "-n", "-c", "64"], &[]).unwrap().n_ctx, 64, "a text may look like an option");
+    let file = |args: &[&str]| HighArgs::new(with_env(&[&["-m", "m"], args].concat(), &[]).unwrap()).unwrap_err();
+    for (option, name) in [
+        ("-f", "--file"),
+        ("-bf", "--binary-file"),
+        ("-sysf", "--system-prompt-file"),
+        ("--chat-template-file", "--chat-template-file"),
+        ("--grammar-file", "--grammar-file"),
+        ("-jf", "--json-schema-file"),
+    ] {
+        let text = file(&[option, "nofile"]).to_string();
+        assert!(text.starts_with(&format!("{name} nofile: ")), "{text}");
     }
 }
 

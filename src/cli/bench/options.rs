@@ -5,7 +5,7 @@ use crate::cli::low::Devices;
 use crate::compress::{by_name, MethodOptions, Named};
 use crate::engine::FlashAttn;
 use crate::error::{Error, Result};
-use crate::ggml::Type;
+use crate::ggml::{Type, MAX_THREADS};
 use clap::{value_parser, Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -90,7 +90,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
         n_gen: list("n-gen"),
         n_depth: list("n-depth"),
         n_reps: one("repetitions", 5),
-        n_threads: one("threads", num_cpus::get_physical()),
+        n_threads: one("threads", num_cpus::get_physical().min(MAX_THREADS)),
         n_batch: one("batch-size", 2048),
         n_ubatch: one("ubatch-size", 512),
         flash_attn: flash_attn(&matches),
@@ -115,6 +115,9 @@ fn check(o: &Options) -> Result<()> {
     let usage = |text: &str| Err(Error::Usage(text.to_owned()));
     if o.n_reps == 0 || o.n_threads == 0 || o.n_batch == 0 || o.n_ubatch == 0 {
         return usage("-r, -t, -b and -ub must be at least 1");
+    }
+    if o.n_threads > MAX_THREADS {
+        return usage(&format!("-t {}: ggml can use {MAX_THREADS} threads at most", o.n_threads));
     }
     if o.n_prompt.iter().chain(&o.n_gen).all(|&n| n == 0) {
         return usage("nothing to measure: -p and -n are both 0");

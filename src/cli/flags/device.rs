@@ -1,10 +1,11 @@
 //! Options of devices: which ones, and what lives where.
 
 use super::Action::{Choice, Int, Switch, Text};
-use super::{flag, int, one_of, set, Flag};
-use crate::cli::low::{OnOffAuto, SplitMode};
+use super::{flag, int, one_of, set, Check, Flag};
+use crate::cli::low::{LowArgs, OnOffAuto, SplitMode};
 
-const SPLIT_MODES: &[(&str, SplitMode)] = &[("layer", SplitMode::Layer), ("none", SplitMode::None)];
+const SPLIT_MODES: &[(&str, SplitMode)] =
+    &[("layer", SplitMode::Layer), ("none", SplitMode::None), ("row", SplitMode::Layer), ("tensor", SplitMode::Layer)];
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
@@ -14,8 +15,8 @@ pub(super) const FLAGS: &[Flag] = &[
         "devices to use, as --list-devices names them; none = the CPU alone (default: all)"),
     flag(&["--rpc"], "SERVERS", "LLAMA_ARG_RPC", Text(|a, v| set(&mut a.devices.rpc, list(&v))),
         "servers whose devices are used, too: host:port,...; for trusted networks only (needs a build with --features rpc)"),
-    flag(&["-sm", "--split-mode"], "{none,layer}", "LLAMA_ARG_SPLIT_MODE", Text(|a, v| set(&mut a.devices.split_mode, one_of(&v, SPLIT_MODES)?)),
-        "layer = layers are divided over the devices, none = one device holds them (default: layer)"),
+    flag(&["-sm", "--split-mode"], "{none,layer,row,tensor}", "LLAMA_ARG_SPLIT_MODE", Text(split_mode),
+        "layer = layers are divided over the devices, none = one device holds them; row and tensor are not implemented and mean layer (default: layer)"),
     flag(&["-ts", "--tensor-split"], "N0,N1,N2,...", "LLAMA_ARG_TENSOR_SPLIT", Text(|a, v| set(&mut a.devices.shares, shares(&v)?)),
         "share of the layers that each device holds, e.g. 3,1 (default: by free memory)"),
     flag(&["-mg", "--main-gpu"], "INDEX", "LLAMA_ARG_MAIN_GPU", Int(|a, n| set(&mut a.devices.main, int(n, 0)?)),
@@ -51,6 +52,13 @@ fn layers(text: &str) -> Result<i32, String> {
         "all" => Ok(-2),
         _ => text.parse().map_err(|_| format!("'{text}' is not a number, auto or all")),
     }
+}
+
+fn split_mode(a: &mut LowArgs, name: String) -> Check {
+    if ["row", "tensor"].contains(&name.as_str()) {
+        a.warnings.push(format!("--split-mode {name} has no effect: tensors are not divided, layers are (layer)"));
+    }
+    set(&mut a.devices.split_mode, one_of(&name, SPLIT_MODES)?)
 }
 
 fn list(text: &str) -> Vec<String> {

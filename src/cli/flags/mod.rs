@@ -8,6 +8,7 @@ mod compress;
 mod context;
 mod device;
 mod model;
+mod needs;
 mod output;
 mod prompt;
 mod refused;
@@ -19,6 +20,8 @@ mod template;
 use std::path::PathBuf;
 
 use super::low::{LowArgs, OnOffAuto};
+
+pub use needs::{unmet, Need, NEEDS};
 
 /// What a row says about a value: nothing, or why it cannot be used.
 pub type Check = Result<(), String>;

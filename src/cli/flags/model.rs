@@ -1,9 +1,9 @@
 //! Options of how the model file is read, and of threads.
 
 use super::Action::{Int, Switch, Text};
-use super::{flag, int, one_of, set, Flag};
+use super::{flag, one_of, set, Flag};
 use crate::cli::low::LoadMode;
-use crate::ggml::Numa;
+use crate::ggml::{Numa, MAX_THREADS};
 
 const LOAD_MODES: &[(&str, LoadMode)] = &[
     ("auto", LoadMode::Mmap),
@@ -29,9 +29,9 @@ pub(super) const FLAGS: &[Flag] = &[
         "same as --load-mode dio").off_by(&["-ndio", "--no-direct-io"]),
     flag(&["--repack"], "", "LLAMA_ARG_REPACK", Switch(|a, on| set(&mut a.repack, on)),
         "let ggml rearrange weights for faster matrix products (default: enabled)").off_by(&["-nr", "--no-repack"]),
-    flag(&["-t", "--threads"], "N", "LLAMA_ARG_THREADS", Int(|a, n| set(&mut a.n_threads, Some(int(n.max(0), 0)?))),
+    flag(&["-t", "--threads"], "N", "LLAMA_ARG_THREADS", Int(|a, n| set(&mut a.n_threads, Some(threads(n)?))),
         "threads for generation; 0 or less = all hardware threads (default: number of physical cores)"),
-    flag(&["-tb", "--threads-batch"], "N", "", Int(|a, n| set(&mut a.n_threads_batch, Some(int(n.max(0), 0)?))),
+    flag(&["-tb", "--threads-batch"], "N", "", Int(|a, n| set(&mut a.n_threads_batch, Some(threads(n)?))),
         "threads for prompt processing (default: same as --threads)"),
     flag(&["-C", "--cpu-mask"], "M", "", Text(|a, v| set(&mut a.placement.cpu_mask, mask(&v)?)),
         "processors the threads may run on, as a hexadecimal mask (default: all)"),
@@ -56,6 +56,13 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["--numa"], "TYPE", "LLAMA_ARG_NUMA", Text(|a, v| set(&mut a.numa, Some(one_of(&v, NUMA)?))),
         "threads on a machine with several memory nodes: distribute, isolate (on one node), numactl (default: as the system does)"),
 ];
+
+fn threads(n: i64) -> Result<usize, String> {
+    let n = usize::try_from(n.max(0)).unwrap_or(usize::MAX);
+    (n <= MAX_THREADS)
+        .then_some(n)
+        .ok_or_else(|| format!("{n} threads are more than the {MAX_THREADS} that ggml can use"))
+}
 
 fn priority(n: i64, lowest: i32) -> Result<i32, String> {
     n.try_into().ok().filter(|p| (lowest..=3).contains(p)).ok_or_else(|| "invalid value".to_string())

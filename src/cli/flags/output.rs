@@ -11,7 +11,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(&["--version"], "", "", Switch(|a, _| { a.special.get_or_insert(Special::Version); Ok(()) }),
         "print version and build and exit"),
     flag(&["--list-devices"], "", "", Switch(|a, _| { a.special.get_or_insert(Special::Devices); Ok(()) }),
-        "list the devices other than the CPU and exit (there are none: models are computed on the CPU)"),
+        "list the devices other than the CPU, those of --rpc servers, too, and exit"),
     flag(&["--completion-bash"], "", "", Switch(|a, _| { a.special.get_or_insert(Special::CompletionBash); Ok(()) }),
         "print a completion script for bash and exit: source <(gracekv-run --completion-bash)"),
     flag(&["--display-prompt"], "", "", Switch(|a, on| set(&mut a.display_prompt, on)),

@@ -7,7 +7,7 @@ use crate::cli::low::Source;
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
     flag(&["-p", "--prompt"], "PROMPT", "", Text(|a, v| set(&mut a.prompt, Some(Source::Text(v)))),
-        "prompt to start with; for a system message use -sys"),
+        "prompt to start with; where the input is no terminal, it is the only turn unless -cnv says that others come. For a system message use -sys"),
     flag(&["-f", "--file"], "FNAME", "", Path(|a, path| set(&mut a.prompt, Some(Source::File(path)))),
         "file with the prompt; one line break at its end is dropped"),
     flag(&["-bf", "--binary-file"], "FNAME", "", Path(|a, path| set(&mut a.prompt, Some(Source::Binary(path)))),

@@ -31,7 +31,7 @@ pub(super) const FLAGS: &[Flag] = &[
     no_effect(&["-gaw", "--grp-attn-w"], "N", "LLAMA_ARG_GRP_ATTN_W", "self-extend is not implemented"),
     no_effect(&["--no-host"], "", "LLAMA_ARG_NO_HOST", "weights of the CPU stay in the mapped file"),
     no_effect(&["-dt", "--defrag-thold"], "N", "LLAMA_ARG_DEFRAG_THOLD", "deprecated in llama.cpp, too"),
-    refused(&["-np", "--parallel"], "N", "LLAMA_ARG_N_PARALLEL", "one sequence is decoded at a time").neutral(&["1"]),
+    no_effect(&["-np", "--parallel"], "N", "LLAMA_ARG_N_PARALLEL", "one sequence is decoded at a time").neutral(&["1"]),
     no_effect(&["-lzm", "--lazy-mode"], "MODE", "LLAMA_ARG_LAZY_MODE", "tensors are read as --load-mode says"),
     refused(&["-dr", "--docker-repo"], "[<repo>/]<model>[:quant]", "LLAMA_ARG_DOCKER_REPO", DOCKER),
     no_effect(&["--reasoning-format"], "FORMAT", "LLAMA_ARG_THINK", REASONING).neutral(&["none", "auto"]),

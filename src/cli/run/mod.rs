@@ -17,6 +17,7 @@ mod room;
 
 use super::console::{is_closed, out, Console, Style};
 use super::device;
+use super::flags::unmet;
 use super::help;
 use super::high::HighArgs;
 use super::input::{Input, Typed};
@@ -91,8 +92,8 @@ fn run(low: LowArgs, interrupt: Interrupt) -> i32 {
     for notice in &low.notices {
         console.message(INFO, &one_line(notice));
     }
-    for warning in &low.warnings {
-        console.message(WARN, &format!("warning: {}", one_line(warning)));
+    for warning in low.warnings.iter().cloned().chain(unmet(&low)) {
+        console.message(WARN, &format!("warning: {}", one_line(&warning)));
     }
     let result = load_and_run(low, &mut console, &interrupt);
     match result {

@@ -29,6 +29,9 @@ pub(super) fn mode(args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdou
     let low = &args.low;
     let auto = loaded.model.gguf.str("tokenizer.chat_template")?.is_some() || args.chat_template.is_some();
     if !low.conversation.unwrap_or(auto) {
+        if low.conversation.is_none() && args.system_prompt.is_some() {
+            console.message(WARN, "warning: --system-prompt has no effect: the model has no chat template");
+        }
         return Ok(Mode::Plain { is_conversation: false });
     }
     if low.conversation.is_none() {
