@@ -5,7 +5,6 @@
 //! and `common/log.cpp`.
 
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
 use std::time::Instant;
 
 use super::log_file::LogFile;
@@ -51,8 +50,12 @@ pub struct Console<O: Write, E: Write> {
     /// Copies of the text, and of text and messages.
     copy: Option<NewFile>,
     log: Option<LogFile>,
+    /// The first failure of a copy.
+    failed: Option<Error>,
     /// Whether the last text did not end a line.
     in_line: bool,
+    /// Whether text and messages go to the same place, so that a message has to begin a line.
+    is_shared: bool,
 }
 
 /// What `--log-prefix`, `--log-timestamps` and `--log-colors` ask for.
@@ -79,12 +82,14 @@ impl Console<io::Stdout, io::Stderr> {
             OnOffAuto::Auto => !plain && out.is_terminal(),
         };
         let has_progress = !low.simple_io && err.is_terminal();
+        let is_shared = out.is_terminal() && err.is_terminal();
         let colors = match low.log_colors {
             OnOffAuto::On => true,
             OnOffAuto::Off => false,
             OnOffAuto::Auto => !plain && err.is_terminal(),
         };
         let mut console = Console::with(out, err, has_color, has_progress, low.verbosity);
+        console.is_shared = is_shared;
         console.form = Form { prefix: low.log_prefix, timestamps: low.log_timestamps, colors };
         console.log = low.log_file.as_deref().map(LogFile::open).transpose()?;
         Ok(console)
@@ -107,17 +112,15 @@ impl<O: Write, E: Write> Console<O, E> {
             start: Instant::now(),
             copy: None,
             log: None,
+            failed: None,
             in_line: false,
+            is_shared: false,
         }
     }
 
     /// Copies the text that is written from now on to a file.
-    ///
-    /// # Errors
-    /// When the file cannot be made.
-    pub fn copy_to(&mut self, path: &Path) -> Result<()> {
-        self.copy = Some(NewFile::create(path)?);
-        Ok(())
+    pub fn copy_to(&mut self, file: Option<NewFile>) {
+        self.copy = file;
     }
 
     /// The run goes on: from here on the log replaces what its file held.
@@ -131,12 +134,11 @@ impl<O: Write, E: Write> Console<O, E> {
     /// Ends the copies: that of the text gets its name, unless a run that failed has written nothing to it.
     ///
     /// # Errors
-    /// When one cannot be written.
+    /// When one cannot be written, or could not be.
     pub fn keep_copies(&mut self, is_ok: bool) -> Result<()> {
-        if is_ok {
-            self.accept_log()?;
-        }
-        self.copy.take().filter(|file| is_ok || file.is_sound()).map_or(Ok(()), NewFile::finish)
+        let accepted = if is_ok { self.accept_log() } else { Ok(()) };
+        let kept = self.copy.take().filter(|file| is_ok || file.is_sound()).map_or(Ok(()), NewFile::finish);
+        self.failed.take().map_or(Ok(()), Err).and(accepted).and(kept)
     }
 
     /// Whether standard error is a terminal that progress may be shown on.
@@ -173,12 +175,18 @@ impl<O: Write, E: Write> Console<O, E> {
         self.out.write_all(bytes)?;
         self.out.flush()?;
         self.in_line = bytes.last().map_or(self.in_line, |&b| b != b'\n');
+        // A copy that cannot be written must not end the text; the run fails when it is over.
         if let Some(copy) = &mut self.copy {
-            let written = copy.write_all(bytes).and_then(|()| copy.flush());
-            written.map_err(|e| io::Error::other(Error::io(copy.path(), e)))?;
+            if let Err(e) = copy.write_all(bytes).and_then(|()| copy.flush()) {
+                self.failed.get_or_insert(Error::io(copy.path(), e));
+                self.copy = None;
+            }
         }
         if let Some(log) = &mut self.log {
-            log.write(bytes).map_err(io::Error::other)?;
+            if let Err(e) = log.write(bytes) {
+                self.failed.get_or_insert(e);
+                self.log = None;
+            }
         }
         self.partial.drain(..n);
         Ok(())
@@ -222,8 +230,10 @@ impl<O: Write, E: Write> Console<O, E> {
                 _ => "",
             };
             let reset = if color.is_empty() { "" } else { "\x1b[0m" };
+            let begin = if self.is_shared && self.in_line && !text.starts_with('\n') { "\n" } else { "" };
+            self.new_line(self.is_shared);
             // Messages are a courtesy: a closed standard error must not end the run.
-            let _ = writeln!(self.err, "{stamp}{color}{text}{reset}");
+            let _ = writeln!(self.err, "{begin}{stamp}{color}{text}{reset}");
             if let Some(log) = &mut self.log {
                 let _ = log.write(format!("{stamp}{text}\n").as_bytes());
             }
@@ -269,16 +279,12 @@ impl<O: Write, E: Write> Console<O, E> {
     }
 }
 
-/// The error of a console's text, which went to standard output or to a copy.
+/// The error of a console's text.
 ///
 /// # Errors
 /// That of `written`.
 pub fn out(written: io::Result<()>) -> Result<()> {
-    written.map_err(|e| match e.downcast::<Error>() {
-        // A copy says itself where it is.
-        Ok(e) => e,
-        Err(e) => Error::io("standard output", e),
-    })
+    written.map_err(|e| Error::io("standard output", e))
 }
 
 /// Whether an error means that the reader of our output has gone, which is no failure of ours (exit status 0).
@@ -351,6 +357,24 @@ mod tests {
     }
 
     #[test]
+    fn a_message_begins_a_line_where_text_and_messages_meet() {
+        let printed = |is_shared, pieces: &[&str]| {
+            let mut err = Vec::new();
+            let mut console = Console::with(io::sink(), &mut err, false, false, 3);
+            console.is_shared = is_shared;
+            pieces.iter().for_each(|p| console.write(p.as_bytes()).unwrap());
+            console.message(2, "a");
+            console.message(2, "b");
+            console.message(2, "\nc");
+            String::from_utf8(err).unwrap()
+        };
+        assert_eq!(printed(true, &["text"]), "\na\nb\n\nc\n");
+        assert_eq!(printed(true, &["text\n"]), "a\nb\n\nc\n");
+        assert_eq!(printed(true, &[]), "a\nb\n\nc\n");
+        assert_eq!(printed(false, &["text"]), "a\nb\n\nc\n");
+    }
+
+    #[test]
     fn messages_begin_as_asked() {
         let printed = |form| {
             let mut err = Vec::new();
@@ -371,7 +395,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (copy, log) = (dir.path().join("copy"), dir.path().join("log"));
         let mut console = Console::with(io::sink(), io::sink(), true, false, 3);
-        console.copy_to(&copy).unwrap();
+        console.copy_to(Some(NewFile::create(&copy).unwrap()));
         console.log = Some(LogFile::open(&log).unwrap());
         console.style(Style::Input).unwrap();
         console.write("a\u{20ac}".as_bytes()).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! Source of the rules for turns: llama.cpp `common/console.cpp`. Line editing is rustyline's.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
@@ -129,14 +129,21 @@ impl Input {
     }
 }
 
+/// End of bracketed paste, which the editor has begun, and of colours.
+const LEAVE_EDITOR: &[u8] = b"\x1b[?2004l\x1b[0m";
+
 /// Remembers the state of the terminal, which the editor changes; the result restores it.
 #[cfg(unix)]
 fn keep_terminal() -> Box<dyn Fn() + Send> {
     use nix::sys::termios::{tcgetattr, tcsetattr, SetArg, Termios};
     let state: Option<nix::libc::termios> = tcgetattr(io::stdin()).ok().map(Into::into);
     Box::new(move || {
-        if let Some(state) = state {
-            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &Termios::from(state));
+        let Some(state) = state.map(Termios::from) else { return };
+        // A terminal that cannot be edited on keeps its state, and knows no codes.
+        if tcgetattr(io::stdin()).is_ok_and(|now| now != state) {
+            let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &state);
+            let mut out = io::stdout();
+            let _ = out.write_all(LEAVE_EDITOR).and_then(|()| out.flush());
         }
     })
 }
@@ -144,6 +151,26 @@ fn keep_terminal() -> Box<dyn Fn() + Send> {
 #[cfg(not(unix))]
 fn keep_terminal() -> Box<dyn Fn() + Send> {
     Box::new(|| ())
+}
+
+/// Whether a pipe at standard input has sent something that was not read.
+#[cfg(unix)]
+pub fn is_waiting() -> bool {
+    use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileTypeExt;
+    let stdin = io::stdin();
+    let file = stdin.as_fd().try_clone_to_owned().map(std::fs::File::from);
+    let is_pipe = file.and_then(|file| file.metadata()).is_ok_and(|m| m.file_type().is_fifo());
+    let mut ends = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    is_pipe
+        && poll(&mut ends, PollTimeout::ZERO).is_ok()
+        && ends[0].revents().is_some_and(|found| found.contains(PollFlags::POLLIN))
+}
+
+#[cfg(not(unix))]
+pub fn is_waiting() -> bool {
+    false
 }
 
 /// Reads one turn by lines, with or without their line breaks.

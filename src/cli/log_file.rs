@@ -7,12 +7,15 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use super::new_file::standard_stream;
 use crate::error::{Error, Result};
 
 /// An open log.
 pub struct LogFile {
     path: PathBuf,
     file: File,
+    /// Whether it is standard output or standard error, whose text it goes on behind.
+    is_stream: bool,
     /// What waits until the run is accepted.
     held: Option<Vec<u8>>,
 }
@@ -23,9 +26,15 @@ impl LogFile {
     /// # Errors
     /// When it cannot be written.
     pub fn open(path: &Path) -> Result<LogFile> {
-        let file =
-            File::options().write(true).create(true).truncate(false).open(path).map_err(|e| Error::io(path, e))?;
-        Ok(LogFile { path: path.to_owned(), file, held: Some(Vec::new()) })
+        let stream = standard_stream(path);
+        let is_stream = stream.is_some();
+        let file = match stream {
+            Some(file) => file,
+            None => {
+                File::options().write(true).create(true).truncate(false).open(path).map_err(|e| Error::io(path, e))?
+            }
+        };
+        Ok(LogFile { path: path.to_owned(), file, is_stream, held: Some(Vec::new()) })
     }
 
     /// Writes what was held back over what the file held, and cuts off the rest of that.
@@ -36,7 +45,7 @@ impl LogFile {
         let Some(held) = self.held.take() else { return Ok(()) };
         let write = || {
             (&self.file).write_all(&held)?;
-            match self.file.metadata()?.is_file() {
+            match self.file.metadata()?.is_file() && !self.is_stream {
                 true => self.file.set_len(held.len() as u64),
                 false => Ok(()),
             }

@@ -4,7 +4,12 @@ use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
+
+/// Longest name of a file, in bytes, and most links that lead to one, as on Linux.
+const MAX_NAME: usize = 255;
+const MAX_LINKS: usize = 40;
 
 /// The temporary files of this process, for an end that runs no destructors.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -12,7 +17,7 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// A file under a temporary name beside the one it will have; without [`NewFile::finish`] it disappears.
 pub struct NewFile {
     path: PathBuf,
-    /// None where the file is a device or a pipe, which must not be replaced.
+    /// None where the file is a device, a pipe or one that the process writes to already, which must not be replaced.
     temporary: Option<PathBuf>,
     file: BufWriter<File>,
     has_content: bool,
@@ -28,6 +33,9 @@ impl NewFile {
         let Some(name) = path.file_name().filter(|_| !path.is_dir()) else {
             return Err(Error::io(path, io::ErrorKind::IsADirectory.into()));
         };
+        if let Some(file) = standard_stream(path) {
+            return Ok(NewFile::new(path.into(), None, file));
+        }
         if path.metadata().is_ok_and(|m| !m.is_file()) {
             let file = File::options().write(true).open(path).map_err(|e| Error::io(path, e))?;
             return Ok(NewFile::new(path.into(), None, file));
@@ -38,11 +46,9 @@ impl NewFile {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(Error::io(path, e)),
         };
-        let mut name = name.to_owned();
-        name.push(format!(".{}.tmp", std::process::id()));
         // A link keeps leading to its file.
-        let path = path.canonicalize().unwrap_or_else(|_| path.into());
-        let temporary = path.with_file_name(name);
+        let path = followed(path);
+        let temporary = path.with_file_name(temporary_name(&name.to_string_lossy()));
         let file = File::create(&temporary).map_err(|e| Error::io(&path, e))?;
         if let Ok(mut unfinished) = UNFINISHED.lock() {
             unfinished.push(temporary.clone());
@@ -61,6 +67,11 @@ impl NewFile {
     /// Whether something was written, and all of it could be.
     pub fn is_sound(&self) -> bool {
         self.has_content && !self.has_failed
+    }
+
+    /// Whether it is written to as it comes: [`NewFile::finish`] ends it.
+    pub fn is_stream(&self) -> bool {
+        self.temporary.is_none()
     }
 
     /// Where it will be.
@@ -103,6 +114,46 @@ impl Drop for NewFile {
             unfinished.retain(|path| path != temporary);
         }
     }
+}
+
+/// The file that a path leads to, whether there is one yet or not.
+fn followed(path: &Path) -> PathBuf {
+    let mut path = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        path = match (path.canonicalize(), path.read_link(), path.parent()) {
+            (Ok(file), ..) => return file,
+            (Err(_), Ok(target), Some(folder)) => folder.join(target),
+            _ => break,
+        };
+    }
+    path
+}
+
+/// A name of this process alone, which begins with that of the file.
+fn temporary_name(name: &str) -> String {
+    static N_FILES: AtomicUsize = AtomicUsize::new(0);
+    let end = format!(".{}-{}.tmp", std::process::id(), N_FILES.fetch_add(1, Ordering::Relaxed));
+    let n_kept = (0..=name.len().min(MAX_NAME - end.len())).rev().find(|&n| name.is_char_boundary(n)).unwrap_or(0);
+    name[..n_kept].to_owned() + &end
+}
+
+/// The open end of standard output or standard error where the path leads to the same file (`/dev/stdout > file`): what is
+/// written there goes on behind what is there, while a file opened once more would begin at its first byte.
+#[cfg(unix)]
+pub(super) fn standard_stream(path: &Path) -> Option<File> {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    let found = path.metadata().ok().filter(|m| m.is_file())?;
+    [io::stdout().as_fd(), io::stderr().as_fd()].into_iter().find_map(|end| {
+        let file = File::from(end.try_clone_to_owned().ok()?);
+        let open = file.metadata().ok()?;
+        ((open.dev(), open.ino()) == (found.dev(), found.ino())).then_some(file)
+    })
+}
+
+#[cfg(not(unix))]
+pub(super) fn standard_stream(_: &Path) -> Option<File> {
+    None
 }
 
 /// Removes all files that do not have their name yet. Only for a process that ends at once.
@@ -191,5 +242,29 @@ mod tests {
         symlink(&file, &link).unwrap();
         write_file(&link, b"new").unwrap();
         assert!(link.is_symlink() && std::fs::read(&file).unwrap() == b"new");
+
+        // One that leads to another, and that to nothing yet; a circle leads nowhere.
+        std::fs::remove_file(&file).unwrap();
+        let [first, circle] = ["first", "circle"].map(|name| dir.path().join(name));
+        symlink("link", &first).unwrap();
+        write_file(&first, b"newer").unwrap();
+        assert!(first.is_symlink() && link.is_symlink() && std::fs::read(&file).unwrap() == b"newer");
+        symlink("circle", &circle).unwrap();
+        assert!(write_file(&circle, b"x").is_err() && circle.is_symlink());
+    }
+
+    #[test]
+    fn every_name_that_a_file_can_have_works() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["a", "\u{20ac}"] {
+            for n_bytes in (220..=MAX_NAME).filter(|n| n % name.len() == 0) {
+                let path = dir.path().join(name.repeat(n_bytes / name.len()));
+                write_file(&path, b"x").unwrap();
+                assert_eq!(std::fs::read(&path).unwrap(), b"x");
+            }
+        }
+        assert!(write_file(&dir.path().join("a".repeat(MAX_NAME + 1)), b"x").is_err());
+        let two = [0; 2].map(|_| NewFile::create(&dir.path().join("same")).unwrap());
+        assert_ne!(two[0].temporary, two[1].temporary);
     }
 }

@@ -92,7 +92,10 @@ impl Perf {
         out += &format!("{name}: unaccounted time = {:10.2} ms / {:5.1} %      (total - sampling - prompt eval - eval{parts}) / (total)\n", ms(rest), 100.0 * ms(rest) / ms(total).max(1e-9));
         out += &format!("{name}:    graphs reused = {n_reused:10}");
         if self.pass > Duration::ZERO {
-            let c = rate(self.eval_compressed, self.n_eval_compressed.max(1));
+            let c = match self.n_eval_compressed {
+                0 => (0.0, 0.0),
+                n => rate(self.eval_compressed, n),
+            };
             let share = 100.0 * ms(self.pass) / ms(self.prompt).max(1e-9);
             out += &format!(
                 "\ngracekv:         pass time = {:10.2} ms / {share:5.1} % of the prompt eval time",
@@ -107,6 +110,15 @@ impl Perf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pass_that_nothing_follows_has_no_speed() {
+        let mut perf = Perf::start();
+        perf.pass = Duration::from_millis(5);
+        let lines = perf.lines(0);
+        let ours: Vec<&str> = lines.lines().filter(|l| l.starts_with("gracekv:")).collect();
+        assert!(ours.len() == 2 && ours.iter().all(|l| !l.contains("inf") && !l.contains("NaN")), "{lines}");
+    }
 
     #[test]
     fn the_total_begins_when_the_model_is_ready() {

@@ -136,6 +136,32 @@ fn a_prompt_without_a_terminal_is_a_single_turn() {
     assert_eq!(text(&output.stdout).matches("\n> ").count(), 2, "{:?}", text(&output.stdout));
 }
 
+/// Lines that such a run leaves in a pipe are not dropped without a word.
+#[test]
+fn a_pipe_that_is_not_read_is_named() {
+    let says = |args: &[&str], typed: &str| {
+        let output = talk(&[&["-n", "4", "-p", "the rain"], args].concat(), typed);
+        assert_eq!(output.status.code(), Some(0));
+        text(&output.stderr).contains("standard input was not read")
+    };
+    assert!(says(&[], "the heat\n"));
+    for (args, typed) in [(&[][..], ""), (&["-cnv"], "the heat\n"), (&["-st"], "the heat\n"), (&["-no-cnv"], "x\n")] {
+        assert!(!says(args, typed), "{args:?} {typed:?}");
+    }
+}
+
+/// Not logits that are none: the template is at fault, whichever turn it has no text for.
+#[test]
+fn a_template_without_text_is_named() {
+    let only_first = "{% if messages | length == 1 %}hello{% endif %}";
+    for (template, typed) in [("{% set x = 1 %}", "a\n"), ("{{ '' }}", "a\n"), (only_first, "a\nb\n")] {
+        let mut child = piped(&["--jinja", "-cnv", "-n", "4", "--chat-template", template]);
+        child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+        let err = text(&child.wait_with_output().unwrap().stderr);
+        assert!(err.contains("error: the chat template gave no text") && !err.contains("--check-tensors"), "{err}");
+    }
+}
+
 #[test]
 fn a_closed_input_ends_every_mode() {
     for args in [&["-no-cnv", "-p", "the rain"][..], &["-cnv"], &["-st"], &["-i", "-no-cnv", "-p", "the rain"], &[]] {
@@ -298,6 +324,82 @@ mod terminal {
         session.exp_string("Interrupted by user").unwrap();
         session.exp_eof().unwrap();
         assert!(matches!(status(&session), WaitStatus::Exited(_, 130)));
+    }
+
+    /// An answer that a pass has merged is read again for /regen. Where that is stopped, nothing that was said is lost.
+    #[test]
+    fn a_conversation_survives_what_interrupts_its_being_read_again() {
+        let dir = TempDir::new().unwrap();
+        let (file, transcript) = (dir.path().join("f.txt"), dir.path().join("transcript"));
+        std::fs::write(&file, "the rain in the inner harbour ".repeat(150)).unwrap();
+        let ratio = ["--kv-ratio", "4", "--kv-min-tokens", "8", "--kv-lookahead", "4", "--kv-decode-interval", "20"];
+        let args = ["-c", "32768", "-n", "60", "-ub", "1", "-o", transcript.to_str().unwrap()];
+        let mut session = open(&[&args[..], &ratio].concat());
+        session.exp_string("> ").unwrap();
+        session.send_line(&format!("/read {}", file.display())).unwrap();
+        session.exp_string("Loaded text").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send_line("and the heat").unwrap();
+        session.exp_string("Generation: ").unwrap();
+        session.exp_string("> ").unwrap();
+        let n_read = |session: &mut PtySession| {
+            let (_, found) = session.exp_regex(r"reading the prompt: \d+ of \d+ tokens").unwrap();
+            found.rsplit(' ').nth(1).unwrap().parse::<usize>().unwrap()
+        };
+        session.send_line("/regen").unwrap();
+        let n_first = n_read(&mut session);
+        session.send_control('c').unwrap();
+        session.exp_string("The next message will be read together with all that was said before.").unwrap();
+        session.exp_string("> ").unwrap();
+        // Once more, to the end; then stopped again, and another message instead.
+        session.send_line("/regen").unwrap();
+        assert_eq!(n_read(&mut session), n_first);
+        let line = session.exp_string("Generation: ").unwrap();
+        assert!(line.contains("[ Prompt: "), "{line}");
+        session.exp_string("> ").unwrap();
+        session.send_line("/regen").unwrap();
+        n_read(&mut session);
+        session.send_control('c').unwrap();
+        session.exp_string("The next message").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send_line("and the north gate").unwrap();
+        assert!(n_read(&mut session) > n_first + 60, "the question, its answer and what was said next");
+        session.exp_string("Generation: ").unwrap();
+        session.exp_string("> ").unwrap();
+        session.send_line("/exit").unwrap();
+        session.exp_eof().unwrap();
+        assert!(matches!(status(&session), WaitStatus::Exited(_, 0)));
+        let written = std::fs::read_to_string(transcript).unwrap();
+        assert_eq!((written.matches("User:\n").count(), written.matches("Assistant:\n").count()), (2, 3), "{written}");
+    }
+
+    /// What was not read again has no speed.
+    #[test]
+    fn an_answer_that_is_given_again_shows_its_own_speed() {
+        let mut session = open(&["-n", "4"]);
+        session.exp_string("> ").unwrap();
+        for (typed, has_prompt) in [("the rain", true), ("/regen", false)] {
+            session.send_line(typed).unwrap();
+            let line = session.exp_string("Generation: ").unwrap();
+            assert_eq!(line.contains("Prompt: "), has_prompt, "{line}");
+            session.exp_string("> ").unwrap();
+        }
+    }
+
+    /// Whatever ends the program at the prompt, the terminal is as it was: no bold green, no marks around what is pasted.
+    #[test]
+    fn a_signal_at_the_prompt_leaves_the_terminal_as_it_was() {
+        for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
+            let mut session = open(&["-co", "on"]);
+            session.exp_string("\u{1b}[?2004h").unwrap();
+            session.exp_string("> ").unwrap();
+            session.process_mut().signal(signal).unwrap();
+            let end = session.exp_eof().unwrap();
+            let last = |of: &str| end.rfind(of).unwrap_or_else(|| panic!("{of:?} is not in {end:?}"));
+            last("\u{1b}[?2004l");
+            assert!(end[last("\u{1b}[0m")..].find("\u{1b}[32m").is_none(), "{end:?}");
+            assert!(matches!(status(&session), WaitStatus::Exited(_, found) if found == code));
+        }
     }
 
     #[test]

@@ -64,6 +64,10 @@ fn a_file_that_cannot_grow_is_an_error_and_loses_nothing() {
         for limit in ["ulimit -f 0", "ulimit -f 1"] {
             std::fs::write(&path, old).unwrap();
             let output = tiny_run(limit, &[&[option, file], more].concat());
+            // What the run is for is the text: it comes to its end first.
+            if option != "--log-file" {
+                assert_eq!(output.stdout, tiny_run("", more).stdout, "{option} {more:?} {limit}");
+            }
             if limit == "ulimit -f 0" || option == "--prompt-cache" {
                 let e = error(&output);
                 assert!(e.contains(file) && e.contains("File too large"), "{option}: {e}");
@@ -99,6 +103,62 @@ fn a_refused_run_leaves_the_files_of_an_earlier_one() {
     assert!(report == b"*OLD*" && text.contains("there is no report"), "{text}");
 }
 
+/// `> file` and a path that leads there, too: nothing is written over.
+#[test]
+fn a_file_that_the_text_goes_to_gets_both() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("out");
+    let file = path.to_str().unwrap();
+    let kv = ["--kv-ratio", "2", "--kv-min-tokens", "0", "--kv-lookahead", "0"];
+    let plain = tiny_run("", &kv).stdout;
+    for name in ["/dev/stdout", "/proc/self/fd/1", file] {
+        for option in ["-o", "--kv-report", "--log-file"] {
+            for setup in [format!("exec >'{file}'"), format!("echo before >'{file}'\nexec >>'{file}'")] {
+                let output = tiny_run(&setup, &[&kv[..], &[option, name]].concat());
+                let log = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(output.status.code(), Some(0), "{log}");
+                let found = std::fs::read(&path).unwrap();
+                let found = found.strip_prefix(b"before\n").unwrap_or(&found);
+                let what = format!("{option} {name}: {}", String::from_utf8_lossy(found));
+                let n_more = found.len().checked_sub(plain.len()).unwrap_or_else(|| panic!("{what}"));
+                match option {
+                    "-o" => assert_eq!(n_more, plain.len(), "{what}"),
+                    "--kv-report" => {
+                        let at = found.iter().position(|&b| b == b'{').unwrap_or_else(|| panic!("{what}"));
+                        let rest = [&found[..at], &found[at + n_more..]].concat();
+                        assert_eq!(rest, plain, "{what}");
+                        serde_json::from_slice::<serde_json::Value>(&found[at..at + n_more]).expect(&what);
+                    }
+                    _ => assert!(n_more > plain.len() && what.contains("sampler seed"), "{what}"),
+                }
+                assert_eq!(names(dir.path()), ["out"]);
+            }
+        }
+    }
+}
+
+/// ggml starts threads one by one and stops the process beyond its limit: no program may get that far.
+#[test]
+fn more_threads_than_ggml_has_are_refused_at_once() {
+    let programs: [(&str, &[&str]); 4] = [
+        (env!("CARGO_BIN_EXE_gracekv-run"), &["-t", "-tb", "--threads"]),
+        (env!("CARGO_BIN_EXE_gracekv-perplexity"), &["-t", "-tb"]),
+        (env!("CARGO_BIN_EXE_gracekv-eval"), &["-t", "-tb"]),
+        (env!("CARGO_BIN_EXE_gracekv-bench"), &["-t"]),
+    ];
+    let start = Instant::now();
+    for (program, options) in programs {
+        for (option, n) in options.iter().flat_map(|o| ["513", "999999999", "4294967297"].map(|n| (o, n))) {
+            let output = Command::new(program).args(["-m", "/nonexistent", option, n]).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.code() == Some(1) && text.starts_with("error"), "{program} {option} {n}: {text}");
+            assert!(text.contains("512") && text.contains(n), "{program} {option} {n}: {text}");
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert!(error(&tiny_run("", &["-m", "/nonexistent", "-t", "512"])).contains("/nonexistent"));
+}
+
 #[test]
 fn outputs_that_cannot_be_written_are_named() {
     for (args, want) in [
@@ -109,7 +169,9 @@ fn outputs_that_cannot_be_written_are_named() {
         (&["-o", "/nonexistent/x"], "/nonexistent/x: "),
         (&["--log-file", "/nonexistent/x"], "/nonexistent/x: "),
     ] {
-        let e = error(&tiny_run("", args));
+        let output = tiny_run("", args);
+        let e = error(&output);
+        assert!(output.stdout.is_empty() != args.starts_with(&["-o", "/dev/full"]), "{args:?}");
         assert!(e.contains(want) && !e.contains("standard output"), "{args:?}: {e}");
     }
     assert!(error(&tiny_run("exec >/dev/full", &[])).contains("standard output: No space left"));
@@ -200,7 +262,15 @@ fn a_signal_ends_a_run_that_has_not_begun() {
     let url = format!("{}m.gguf", server.url);
     let (model, fifo) = (tiny::path("llama"), fifo.to_str().unwrap());
     let setup = format!("export HOME='{0}' LLAMA_CACHE='{0}/cache'", dir.path().display());
-    for args in [&["-m", model.to_str().unwrap(), "-f", fifo][..], &["-mu", &url]] {
+    let model = model.to_str().unwrap();
+    for args in [
+        &["-m", model, "-f", fifo][..],
+        &["-mu", &url],
+        &["-m", model, "-p", "a", "-no-cnv", "-o", fifo],
+        &["-m", model, "-p", "a", "-cnv", "--chat-template", "chatml", "-o", fifo],
+        &["-m", model, "-p", "a", "-no-cnv", "--kv-report", fifo],
+        &["-m", model, "-p", "a", "-no-cnv", "--log-file", fifo],
+    ] {
         for (signal, code) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
             let wait = || std::thread::sleep(Duration::from_millis(300));
             let (found, text) = interrupted(shell(&setup, args), signal, wait);

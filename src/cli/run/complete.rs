@@ -19,9 +19,7 @@ impl Runner<'_> {
         let is_single = is_conversation && low.single_turn && !prompt.is_empty();
         let asks_first = if is_conversation { prompt.is_empty() } else { low.interactive_first };
         self.is_interactive = !is_single && (is_conversation || asks_first || low.interactive);
-        if let Some(path) = &low.output {
-            self.console.copy_to(path)?;
-        }
+        self.console.copy_to(self.output.take());
         self.check_prompt_cache()?;
         let stored = self.prompt_cache.as_mut().filter(|_| prompt.is_empty() && !asks_first);
         let mut tokens = match stored.and_then(PromptCache::prompt) {

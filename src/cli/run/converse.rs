@@ -4,8 +4,7 @@ use super::command::{self, Command};
 use super::generate::Stop;
 use super::remaining::Remaining;
 use super::{out, Runner, ERROR, INFO, WARN};
-use crate::cli::input::Typed;
-use crate::cli::NewFile;
+use crate::cli::input::{self, Typed};
 use crate::error::{Error, Result};
 use crate::tokenizer::chat::{ChatTemplate, Message};
 use std::io::{self, IsTerminal, Write};
@@ -31,6 +30,8 @@ struct Begin {
     n_dropped: usize,
     logits: Vec<f32>,
     remaining: Remaining,
+    /// The tokens in front of the answer, where reading them again has failed.
+    unread: Vec<u32>,
 }
 
 /// What a turn leads to.
@@ -45,7 +46,7 @@ impl Runner<'_> {
     pub(super) fn converse(&mut self, template: &ChatTemplate) -> Result<i32> {
         let low = &self.args.low;
         let mut first = self.args.prompt.clone().filter(|p| !p.is_empty());
-        self.transcript = low.output.as_deref().map(NewFile::create).transpose()?;
+        self.transcript = self.output.take();
         let mut talk = Talk {
             template,
             past: Vec::new(),
@@ -58,6 +59,7 @@ impl Runner<'_> {
         // Without a terminal nobody goes on after a prompt on the command line, unless -cnv says that turns will come.
         let is_alone = !io::stdin().is_terminal() && low.conversation.is_none();
         let mut is_single = first.is_some() && (low.single_turn || is_alone);
+        let is_cut = is_single && !low.single_turn;
         self.is_interactive = !is_single;
         self.check_prompt_cache()?;
         if first.is_none() {
@@ -92,6 +94,10 @@ impl Runner<'_> {
         if self.is_for_people {
             out(self.console.end_line())?;
             self.console.message(INFO, "\nExiting...");
+        } else if is_cut && input::is_waiting() {
+            let text =
+                "\nstandard input was not read: without a terminal -p is the only turn; -cnv goes on with its lines";
+            self.console.message(INFO, text);
         }
         Ok(0)
     }
@@ -101,9 +107,7 @@ impl Runner<'_> {
         talk.past.clear();
         talk.past.extend(self.args.system_prompt.as_deref().map(|s| Message::new("system", s)));
         talk.begin = None;
-        self.pending = None;
-        self.chain.reset();
-        self.recent.clear();
+        self.forget_tokens();
         self.session.clear()
     }
 
@@ -210,6 +214,12 @@ impl Runner<'_> {
                 talk.template.continuation(&talk.past, &message, &end)?
             }
         };
+        if text.is_empty() {
+            return Err(Error::Context {
+                what: "the chat template gave no text; --chat-template or --chat-template-file names another one"
+                    .into(),
+            });
+        }
         let said = self.tokenizer.encode(&text, is_new, true)?;
         if !self.is_for_people && talk.is_announced {
             self.remaining.typed(said.len().saturating_sub(if is_new { talk.n_opening } else { 0 }));
@@ -230,14 +240,33 @@ impl Runner<'_> {
         self.recent.clear();
         let n_past = self.session.engine.cache.n_past();
         let logits = self.read(&tokens);
-        if logits.is_err() && self.session.take_back(n_past).is_err() {
-            self.begin_again(talk)?;
-            self.console.message(WARN, "What was said is lost.");
+        // After a pass that failed, the cache is empty.
+        if logits.is_err() && (self.session.take_back(n_past).is_err() || self.session.engine.cache.n_past() != n_past)
+        {
+            talk.begin = None;
+            self.forget_cache()?;
         }
         let logits = logits?;
-        self.transcribe(&format!("User:\n{}\n\n", message.content))?;
+        self.transcribe(&format!("User:\n{}\n\n", message.content));
         talk.past.push(message);
         Ok(logits)
+    }
+
+    /// Empties a cache that is no longer that of the conversation.
+    fn forget_cache(&mut self) -> Result<()> {
+        self.forget_tokens();
+        self.session.clear()?;
+        if self.is_for_people && self.interrupt.ending().is_none() {
+            self.console.message(WARN, "The next message will be read together with all that was said before.");
+        }
+        Ok(())
+    }
+
+    /// Forgets the last tokens, which samplers and reverse prompts look at.
+    fn forget_tokens(&mut self) {
+        self.pending = None;
+        self.chain.reset();
+        self.recent.clear();
     }
 
     /// Generates an answer and adds it to the conversation.
@@ -246,10 +275,11 @@ impl Runner<'_> {
         if self.is_for_people {
             self.remaining = Remaining::new(self.args.low.n_predict);
         }
-        talk.begin = Some(Begin { n_past, n_dropped, logits: logits.clone(), remaining: self.remaining });
+        talk.begin =
+            Some(Begin { n_past, n_dropped, logits: logits.clone(), remaining: self.remaining, unread: Vec::new() });
         let eval = (self.perf.eval, self.perf.n_eval);
         let (stop, answer) = self.generate(logits)?;
-        self.transcribe(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }))?;
+        self.transcribe(&format!("Assistant:\n{answer}{}\n", if answer.ends_with('\n') { "" } else { "\n" }));
         match talk.past.last_mut().filter(|m| m.role == "assistant") {
             Some(earlier) => earlier.content += &answer,
             None => talk.past.push(Message::new("assistant", answer)),
@@ -260,10 +290,10 @@ impl Runner<'_> {
             (Stop::EndOfText, false) => out(self.console.write(b" [end of text]\n"))?,
             _ => {}
         }
-        self.session_report()?;
+        self.session_report();
         if self.args.low.show_timings.unwrap_or(self.is_for_people) {
-            let (prompt, generation) = self.speeds(eval);
-            self.console.message(INFO, &format!("\n[ Prompt: {prompt:.1} t/s | Generation: {generation:.1} t/s ]"));
+            let line = self.speeds(eval);
+            self.console.message(INFO, &format!("\n[ {line} ]"));
         }
         Ok(stop)
     }
@@ -273,7 +303,8 @@ impl Runner<'_> {
     /// The cache goes back to the end of the user's turn. When a pass has merged entries behind that place, or a sliding
     /// window has lost what was before it, the conversation is read again.
     fn take_back(&mut self, talk: &mut Talk) -> Result<Next> {
-        let Some(begin) = talk.begin.take().filter(|_| talk.past.last().is_some_and(|m| m.role == "assistant")) else {
+        let is_answered = talk.past.last().is_some_and(|m| m.role == "assistant");
+        let Some(mut begin) = talk.begin.take().filter(|_| is_answered) else {
             self.console.message(ERROR, "No message to regenerate.");
             return Ok(Next::Ask);
         };
@@ -282,17 +313,34 @@ impl Runner<'_> {
                 what: "the context was shifted during the last response; it cannot be regenerated".into(),
             });
         }
-        talk.past.pop();
-        self.pending = None;
-        self.remaining = begin.remaining;
-        self.chain.reset();
-        self.recent.clear();
-        if self.session.take_back(begin.n_past).is_ok() {
+        if begin.unread.is_empty() && self.session.take_back(begin.n_past).is_ok() {
+            self.perf.last_prompt = Default::default();
+            self.forget_tokens();
+            talk.past.pop();
+            self.remaining = begin.remaining;
             return Ok(Next::Answer(begin.logits));
         }
-        let tokens = self.session.tokens()[..begin.n_past.min(self.session.tokens().len())].to_vec();
+        if begin.unread.is_empty() {
+            begin.unread = self.session.tokens()[..begin.n_past.min(self.session.tokens().len())].to_vec();
+        }
+        // What cannot be read again stays as it is.
+        if let Err(e) = self.check_prompt(begin.unread.len()) {
+            begin.unread.clear();
+            talk.begin = Some(begin);
+            return Err(e);
+        }
+        self.forget_tokens();
         self.session.clear()?;
-        self.read(&tokens).map(Next::Answer)
+        let read = self.read(&begin.unread);
+        if read.is_err() {
+            // The answer belongs to what was said until there is another one.
+            talk.begin = Some(begin);
+            self.forget_cache()?;
+        } else {
+            talk.past.pop();
+            self.remaining = begin.remaining;
+        }
+        read.map(Next::Answer)
     }
 
     fn add_glob(&mut self, talk: &mut Talk, pattern: &str) -> Result<()> {
@@ -314,7 +362,7 @@ impl Runner<'_> {
             match command::read_file(path) {
                 Ok(text) => {
                     talk.files += &text;
-                    self.transcribe(&format!("User: Added text file: {}\n", path.display()))?;
+                    self.transcribe(&format!("User: Added text file: {}\n", path.display()));
                     self.console.message(INFO, &format!("Loaded text from '{}'", path.display()));
                 }
                 Err(e) => self.console.message(ERROR, &format!("error: {e}")),
@@ -323,11 +371,15 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Adds to the file of `-o`.
-    fn transcribe(&mut self, text: &str) -> Result<()> {
-        let Some(file) = &mut self.transcript else { return Ok(()) };
+    /// Adds to the file of `-o`, until that fails.
+    fn transcribe(&mut self, text: &str) {
+        let Some(file) = &mut self.transcript else { return };
         let written = file.write_all(text.as_bytes()).and_then(|()| file.flush());
-        written.map_err(|e| Error::io(file.path(), e))
+        if let Err(e) = written {
+            let e = Error::io(file.path(), e);
+            self.transcript = None;
+            self.note_failure(Err(e));
+        }
     }
 
     /// The lines with which a conversation begins.

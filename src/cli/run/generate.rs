@@ -3,7 +3,7 @@
 use super::{out, Runner, INFO, N_RESERVED, WARN};
 use crate::cli::console::Style;
 use crate::cli::prompt_cache::PromptCache;
-use crate::cli::write_file;
+use crate::cli::NewFile;
 use crate::error::{Error, Result};
 use crate::eval::argmax;
 use std::io::Write;
@@ -104,9 +104,10 @@ impl Runner<'_> {
             logits = self.discard_lookahead(logits)?;
         }
         if let Some(cache) = self.prompt_cache.as_mut().filter(|_| is_first) {
-            cache.filled(&self.session, &logits)?;
+            let saved = cache.filled(&self.session, &logits);
+            self.note_saved(saved);
         }
-        self.session_report()?;
+        self.session_report();
         Ok(logits)
     }
 
@@ -129,7 +130,7 @@ impl Runner<'_> {
             next = self.session.step(best)?;
         }
         self.session.compress_discarding()?;
-        self.session_report()?;
+        self.session_report();
         Ok(logits)
     }
 
@@ -194,7 +195,8 @@ impl Runner<'_> {
         let compressed = self.session.report.is_some();
         let logits = self.session.step(token)?;
         if let Some(cache) = &mut self.prompt_cache {
-            cache.stepped(&self.session, token, &logits)?;
+            let saved = cache.stepped(&self.session, token, &logits);
+            self.note_saved(saved);
         }
         let spent = start.elapsed().saturating_sub(self.session.pass_time() - pass_before);
         self.perf.eval += spent;
@@ -210,29 +212,43 @@ impl Runner<'_> {
         }
         // On a terminal it would stand in the middle of the answer.
         if !self.is_for_people {
-            self.session_report()?;
+            self.session_report();
         }
         Ok(logits)
     }
 
+    /// Goes on without a prompt cache that could not be saved.
+    fn note_saved(&mut self, saved: Result<()>) {
+        if saved.is_err() {
+            self.prompt_cache = None;
+        }
+        self.note_failure(saved);
+    }
+
     /// Prints and writes what a pass did, once.
-    pub(super) fn session_report(&mut self) -> Result<()> {
+    pub(super) fn session_report(&mut self) {
         let Some(report) = self.session.report.as_ref().filter(|_| self.session.n_passes() > self.n_reported) else {
-            return Ok(());
+            return;
         };
         self.n_reported = self.session.n_passes();
         self.perf.pass = self.session.pass_time();
         self.console.message(INFO, &report.to_string());
         let text = format!("{:#}\n", report.to_json());
-        match (&self.args.low.kv_report, self.report.take()) {
-            (_, Some(mut file)) => {
-                file.write_all(text.as_bytes()).map_err(|e| Error::io(file.path(), e))?;
-                file.finish()
-            }
-            // A later pass.
-            (Some(path), None) => write_file(path, text.as_bytes()),
-            (None, None) => Ok(()),
+        let written = self.write_report(text.as_bytes());
+        self.is_report_lost |= written.is_err();
+        self.note_failure(written);
+    }
+
+    /// Writes to the file of `--kv-report`, which holds the last pass, or all of them one after another where it is a pipe.
+    fn write_report(&mut self, text: &[u8]) -> Result<()> {
+        let Some(path) = self.args.low.kv_report.as_deref().filter(|_| !self.is_report_lost) else { return Ok(()) };
+        let mut file = self.report.take().map_or_else(|| NewFile::create(path), Ok)?;
+        file.write_all(text).and_then(|()| file.flush()).map_err(|e| Error::io(path, e))?;
+        if file.is_stream() {
+            self.report = Some(file);
+            return Ok(());
         }
+        file.finish()
     }
 
     /// Whether the last tokens, read or chosen, end with a reverse prompt.
@@ -272,10 +288,15 @@ impl Runner<'_> {
         self.tokenizer.eot().or(self.tokenizer.eos())
     }
 
-    /// Tokens per second of the last prompt, and of generation since an earlier state of its times.
-    pub(super) fn speeds(&self, eval: (Duration, usize)) -> (f64, f64) {
+    /// Tokens per second of the last prompt, if one was read, and of generation since an earlier state of its times.
+    pub(super) fn speeds(&self, eval: (Duration, usize)) -> String {
         let rate = |(d, n): (Duration, usize)| n as f64 / d.as_secs_f64().max(1e-9);
-        (rate(self.perf.last_prompt), rate((self.perf.eval - eval.0, self.perf.n_eval - eval.1)))
+        let prompt = match self.perf.last_prompt {
+            (_, 0) => String::new(),
+            read => format!("Prompt: {:.1} t/s | ", rate(read)),
+        };
+        let generated = (self.perf.eval - eval.0, self.perf.n_eval - eval.1);
+        format!("{prompt}Generation: {:.1} t/s", rate(generated))
     }
 
     /// Says why the generation ends before its time.

@@ -39,6 +39,7 @@ use remaining::Remaining;
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
+use std::path::PathBuf;
 
 /// Levels of messages, as llama.cpp numbers them.
 const ERROR: i32 = 1;
@@ -207,8 +208,13 @@ struct Runner<'a> {
     prompt_cache: Option<PromptCache>,
     /// The file of `--kv-report`.
     report: Option<NewFile>,
+    is_report_lost: bool,
+    /// The file of `-o`, until it is known what it gets: a copy of the text, or a transcript.
+    output: Option<NewFile>,
     /// What was said in a conversation by a chat template, for `-o`.
     transcript: Option<NewFile>,
+    /// The first failure of a file beside the text, which does not end the answer.
+    failed: Option<Error>,
 }
 
 impl<'a> Runner<'a> {
@@ -223,6 +229,8 @@ impl<'a> Runner<'a> {
         let tokenizer = &loaded.tokenizer;
         let chain = setup::chain(args, loaded, &mut |text| console.message(WARN, &format!("warning: {text}")))?;
         let reverse = args.reverse_prompts.iter().map(|r| tokenizer.encode(r, false, true));
+        // While signals still end the program at once: a pipe that nobody reads makes it wait here.
+        let create = |path: &Option<PathBuf>| path.as_deref().map(NewFile::create).transpose();
         let reverse_tokens = reverse.collect::<Result<Vec<_>>>()?.into_iter().filter(|ids| ids.len() == 1).flatten();
         Ok(Runner {
             args,
@@ -243,17 +251,32 @@ impl<'a> Runner<'a> {
             n_reported: 0,
             is_told_of_once: false,
             prompt_cache: None,
-            report: args.low.kv_report.as_deref().map(NewFile::create).transpose()?,
+            report: create(&args.low.kv_report)?,
+            is_report_lost: false,
+            output: create(&args.low.output)?,
             transcript: None,
+            failed: None,
         })
     }
 
     fn run(mut self, loaded: &Loaded) -> Result<i32> {
         let result = self.begin(loaded);
         let kept = self.keep_output(matches!(result, Ok(0) | Err(Error::Interrupted)));
-        match result {
-            Ok(code) => kept.map(|()| code),
-            Err(e) => Err(e),
+        let failed = self.failed.take().map_or(kept, Err);
+        match (result, failed) {
+            (Ok(code), failed) => failed.map(|()| code),
+            (Err(Error::Interrupted), Err(e)) => {
+                self.console.message(ERROR, &format!("error: {e}"));
+                Err(Error::Interrupted)
+            }
+            (Err(e), _) => Err(e),
+        }
+    }
+
+    /// Keeps the failure of a file beside the text for the end of the run.
+    fn note_failure(&mut self, written: Result<()>) {
+        if let Err(e) = written {
+            self.failed.get_or_insert(e);
         }
     }
 
@@ -273,9 +296,10 @@ impl<'a> Runner<'a> {
             Err(Error::Interrupted) => Err(Error::Interrupted),
             other => return other,
         };
-        self.finish_prompt_cache(code.is_err())?;
-        self.session_report()?;
-        if let Some(file) = self.report.take() {
+        let saved = self.finish_prompt_cache(code.is_err());
+        self.note_failure(saved);
+        self.session_report();
+        if let Some(file) = self.report.take().filter(|_| self.n_reported == 0) {
             let path = file.path().display();
             self.console.message(
                 WARN,

@@ -13,7 +13,7 @@ impl Runner<'_> {
             let (low, n_left) = (&self.args.low, self.session.n_left());
             let has_end = low.n_predict == -2;
             if !has_end && self.session.compress_further()? {
-                self.session_report()?;
+                self.session_report();
                 if self.session.n_left() > n_left {
                     continue;
                 }
