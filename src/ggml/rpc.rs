@@ -18,10 +18,13 @@ use std::time::{Duration, Instant};
 pub const SERVER_PORT: u16 = 50052;
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take for its first answer; it serves one client at a time.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long one call may take, in seconds.
+/// How long it may take for its first answer, unless the user says how long it may take at all: it serves one client at a
+/// time. Units: seconds.
+const GREETING_TIMEOUT_S: u64 = 15;
+/// How long one call may take. Units: seconds.
 const CALL_TIMEOUT_S: u64 = 600;
+/// Both, as the user sets them.
+const TIMEOUT_VARIABLE: &str = "GRACEKV_RPC_TIMEOUT";
 
 /// The servers in use.
 static SERVERS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -79,7 +82,7 @@ fn watch() {
         if limit > 0 && N_WAITING.load(Ordering::Relaxed) > 0 && quiet > limit {
             let servers = SERVERS.try_lock().map(|s| s.join(" or ")).unwrap_or_default();
             end(format_args!(
-                "no answer from the RPC server at {servers} for {} s; it hangs, serves another client, or needs more time (GRACEKV_RPC_TIMEOUT, in seconds)",
+                "no answer from the RPC server at {servers} for {} s; it hangs, serves another client, or needs more time ({TIMEOUT_VARIABLE}, in seconds)",
                 limit / 1000
             ));
         }
@@ -127,6 +130,14 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
     }
 }
 
+/// How long an answer may take, where the user says so; 0 = without bound. Units: seconds.
+fn timeout() -> Result<Option<u64>> {
+    let Some(value) = std::env::var_os(TIMEOUT_VARIABLE) else { return Ok(None) };
+    let seconds = value.to_str().and_then(|s| s.trim().parse().ok());
+    let wrong = || Error::Usage(format!("{TIMEOUT_VARIABLE}={}: it is a number of seconds", value.to_string_lossy()));
+    seconds.map(Some).ok_or_else(wrong)
+}
+
 /// Makes the devices of the server at `endpoint` (`host:port`) known to the registry.
 ///
 /// # Errors
@@ -134,6 +145,7 @@ fn check_endpoint(endpoint: &str) -> Result<()> {
 pub fn add_server(endpoint: &str) -> Result<()> {
     type AddServer = unsafe extern "C" fn(*const c_char) -> sys::ggml_backend_reg_t;
     check_endpoint(endpoint)?;
+    let timeout = timeout()?;
     let add = function(c"ggml_backend_rpc_add_server")?;
     reach(endpoint).map_err(|e| Error::Usage(format!("the RPC server at {endpoint} cannot be reached: {e}")))?;
     let name = c_string(endpoint)?;
@@ -146,13 +158,12 @@ pub fn add_server(endpoint: &str) -> Result<()> {
         report_aborts();
         std::thread::spawn(watch);
     });
-    LIMIT_MS.store(GREETING_TIMEOUT.as_millis() as u64, Ordering::Relaxed);
+    LIMIT_MS.store(timeout.unwrap_or(GREETING_TIMEOUT_S).saturating_mul(1000), Ordering::Relaxed);
     let waiting = Waiting::new();
     // SAFETY: the function has this signature (ggml-rpc.h); the name is NUL-terminated; ggml keeps what it returns.
     let reg = unsafe { std::mem::transmute::<*mut std::ffi::c_void, AddServer>(add)(name.as_ptr()) };
     drop(waiting);
-    let limit = std::env::var("GRACEKV_RPC_TIMEOUT").ok().and_then(|s| s.parse().ok()).unwrap_or(CALL_TIMEOUT_S);
-    LIMIT_MS.store(limit * 1000, Ordering::Relaxed);
+    LIMIT_MS.store(timeout.unwrap_or(CALL_TIMEOUT_S).saturating_mul(1000), Ordering::Relaxed);
     if reg.is_null() {
         return Err(Error::Usage(format!("the RPC server at {endpoint} has no device")));
     }

@@ -216,6 +216,31 @@ mod rpc {
         }
     }
 
+    /// A program that accepts and says nothing; the user says how long that may take, in the greeting, too.
+    #[test]
+    fn a_server_that_never_greets_ends_the_run_when_the_user_says() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = silent.local_addr().unwrap().to_string();
+        let list = |seconds: &str| {
+            let begin = Instant::now();
+            let out = Command::new(env!("CARGO_BIN_EXE_gracekv-run"))
+                .args(["--rpc", &address, "--list-devices"])
+                .env("GRACEKV_RPC_TIMEOUT", seconds)
+                .output()
+                .unwrap();
+            let log = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert_eq!(out.status.code(), Some(1), "{log}");
+            (begin.elapsed(), log)
+        };
+        let (elapsed, log) = list("1");
+        assert!(elapsed < Duration::from_secs(8), "{elapsed:?}: {log}");
+        assert!(log.contains(&format!("no answer from the RPC server at {address} for 1 s")), "{log}");
+        for wrong in ["soon", "-1", ""] {
+            let (_, log) = list(wrong);
+            assert!(log.contains(&format!("GRACEKV_RPC_TIMEOUT={wrong}: it is a number of seconds")), "{log}");
+        }
+    }
+
     #[test]
     fn a_server_that_dies_or_hangs_ends_the_run_in_one_line() {
         let model = tiny::path("llama");
