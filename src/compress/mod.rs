@@ -32,6 +32,9 @@ macro_rules! methods {
 }
 methods! { gracekv, topk, snapkv, adakv, pyramidkv, h2o, tova, knorm, streaming_llm, random, cam, d2o, none }
 
+/// Largest ratio that may be asked for: beyond any context, and short enough to be named in a message.
+pub const MAX_RATIO: f64 = 1e9;
+
 /// How much may be kept, and what is kept whatever the scores say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Budget {

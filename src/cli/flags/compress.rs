@@ -3,6 +3,7 @@
 use super::Action::{Float, Int, Path, Switch, Text};
 use super::{flag, int, one_of, set, share, Flag};
 use crate::cli::low::{KvSize, Special, Variant};
+use crate::compress::MAX_RATIO;
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
@@ -41,29 +42,32 @@ pub(super) const FLAGS: &[Flag] = &[
 ];
 
 fn ratio(x: f64) -> Result<KvSize, String> {
-    if x >= 1.0 && x.is_finite() {
+    if (1.0..=MAX_RATIO).contains(&x) {
         return Ok(KvSize::Ratio(x));
     }
-    if x > 0.0 && x < 1.0 {
+    if x > MAX_RATIO && x.is_finite() {
+        return Err(format!("{x:e} is more than any cache can be made smaller; at most {MAX_RATIO:e}"));
+    }
+    if (1.0 / MAX_RATIO..1.0).contains(&x) {
         return Err(format!(
             "{x} looks like a fraction, but --kv-ratio is how many times smaller the cache becomes; \
              to keep {x} of it use --kv-ratio {:.4}, to remove {x} of it use --kv-compression-ratio {x}",
             Short(1.0 / x)
         ));
     }
-    Err(format!("{x} is not a number of at least 1"))
+    Err(format!("{x:e} is not a number of at least 1"))
 }
 
 fn removed(x: f64) -> Result<KvSize, String> {
     if (0.0..1.0).contains(&x) {
-        return Ok(KvSize::Ratio(1.0 / (1.0 - x)));
+        return ratio(1.0 / (1.0 - x));
     }
-    if x > 1.0 && x.is_finite() {
+    if (1.0..=MAX_RATIO).contains(&x) {
         return Err(format!(
             "{x} is not a fraction that can be removed; to make the cache {x} times smaller use --kv-ratio {x}"
         ));
     }
-    Err(format!("{x} is not a fraction from 0 to below 1"))
+    Err(format!("{x:e} is not a fraction from 0 to below 1"))
 }
 
 /// A number without trailing zeros.
