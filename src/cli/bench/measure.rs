@@ -10,7 +10,6 @@ use crate::cache::KvCache;
 use crate::compress::Named;
 use crate::engine::{Engine, EngineOptions, Recorded, Taps};
 use crate::error::{Error, Result};
-use crate::ggml::ThreadParams;
 use crate::model::Model;
 use crate::pass::{self, Material, PassOptions, Target};
 use crate::tokenizer::Tokenizer;
@@ -24,6 +23,32 @@ pub enum Test {
     Prompt(usize),
     /// Decodes this many tokens one by one.
     Gen(usize),
+    /// Reads so many tokens, and decodes so many behind them.
+    PromptGen(usize, usize),
+}
+
+impl Test {
+    /// Tokens that are read, and that are decoded.
+    pub fn n_tokens(self) -> (usize, usize) {
+        match self {
+            Test::Prompt(n) => (n, 0),
+            Test::Gen(n) => (0, n),
+            Test::PromptGen(n_prompt, n_gen) => (n_prompt, n_gen),
+        }
+    }
+
+    /// Its name in tables, behind `depth` tokens.
+    pub fn name(self, depth: usize) -> String {
+        let name = match self.n_tokens() {
+            (n, 0) => format!("pp{n}"),
+            (0, n) => format!("tg{n}"),
+            (n_prompt, n_gen) => format!("pp{n_prompt}+tg{n_gen}"),
+        };
+        match depth {
+            0 => name,
+            _ => format!("{name} @ d{depth}"),
+        }
+    }
 }
 
 /// A compressed cache.
@@ -54,13 +79,14 @@ impl<'a> Bench<'a> {
     /// When memory cannot be had or ggml fails.
     pub fn new(model: &Arc<Model>, options: &'a Options, depth: usize) -> Result<Bench<'a>> {
         let n_lookahead = PassOptions::default().n_lookahead;
-        let longest = options.n_prompt.iter().chain(&options.n_gen).copied().max().unwrap_or(0);
+        let both = options.n_pg.iter().map(|(n_prompt, n_gen)| n_prompt + n_gen);
+        let longest = options.n_prompt.iter().chain(&options.n_gen).copied().chain(both).max().unwrap_or(0);
         let engine_options = EngineOptions {
             n_ctx: (depth + longest.max(n_lookahead)).next_multiple_of(256),
             n_ubatch: options.n_ubatch,
-            n_threads: options.n_threads,
-            n_threads_batch: options.n_threads,
-            threads: ThreadParams::new(options.n_threads),
+            n_threads: options.threads.n_threads,
+            n_threads_batch: options.threads.n_threads,
+            threads: options.threads.clone(),
             threads_batch: None,
             flash_attn: options.flash_attn,
             ty_k: options.ty_k,
@@ -163,8 +189,9 @@ impl<'a> Bench<'a> {
     pub fn run(&mut self, test: Test) -> Result<Vec<Duration>> {
         if self.options.warmup {
             self.once(match test {
+                Test::Prompt(n) => Test::Prompt(n),
                 Test::Gen(_) => Test::Gen(1),
-                prompt => prompt,
+                Test::PromptGen(n, n_gen) => Test::PromptGen(n, n_gen.min(1)),
             })?;
         }
         (0..self.options.n_reps).map(|_| self.once(test)).collect()
@@ -172,11 +199,11 @@ impl<'a> Bench<'a> {
 
     fn once(&mut self, test: Test) -> Result<Duration> {
         self.rewind()?;
-        let (Test::Prompt(n) | Test::Gen(n)) = test;
-        let tokens = self.tokens(n, self.prompt.is_empty());
-        let n_batch = if let Test::Prompt(_) = test { self.options.n_batch } else { 1 };
+        let (n_prompt, n_gen) = test.n_tokens();
+        let tokens = self.tokens(n_prompt + n_gen, self.prompt.is_empty());
+        let (read, decoded) = tokens.split_at(n_prompt);
         let start = Instant::now();
-        for part in tokens.chunks(n_batch) {
+        for part in read.chunks(self.options.n_batch).chain(decoded.chunks(1)) {
             self.engine.decode_last(part, &Taps::default(), &mut Recorded::default())?;
         }
         Ok(start.elapsed())

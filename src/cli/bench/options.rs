@@ -1,14 +1,16 @@
-//! The arguments of gracekv-bench: llama-bench's spelling as far as it applies, read by clap.
+//! The arguments of gracekv-bench: llama-bench's spelling as far as it applies, read by clap ([`super::command`]).
 
-use crate::cli::help;
-use crate::cli::low::Devices;
-use crate::compress::{by_name, MethodOptions, Named};
+use super::command::{command, prepare, SHARED, SWITCHES};
+use crate::cli::low::{LowArgs, Special};
+use crate::cli::{help, parse};
+use crate::compress::{by_name, MethodOptions, Named, MAX_RATIO};
 use crate::engine::FlashAttn;
 use crate::error::{Error, Result};
-use crate::ggml::{Type, MAX_THREADS};
-use clap::{value_parser, Arg, ArgAction, ArgMatches, Command};
+use crate::ggml::{ThreadParams, Type, MAX_THREADS};
+use clap::ArgMatches;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::time::Duration;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +25,40 @@ pub enum Format {
     Csv,
 }
 
-/// Settings of a run.
+/// A run: what is measured with every combination of settings.
+#[derive(Debug)]
+pub struct Run {
+    /// Where the model is, how it is read, and which devices hold layers.
+    pub low: LowArgs,
+    /// The combinations, in llama-bench's order.
+    pub combinations: Vec<Options>,
+    /// How results are printed on standard output.
+    pub format: Format,
+    /// How they are printed on standard error, if at all.
+    pub format_err: Option<Format>,
+    /// Time to wait before every test.
+    pub delay: Duration,
+    /// Say what is measured.
+    pub progress: bool,
+    /// Print ggml's messages.
+    pub verbose: bool,
+}
+
+/// One combination of settings.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The model file.
-    pub model: PathBuf,
     /// Lengths of the prompts that are read.
     pub n_prompt: Vec<usize>,
     /// Numbers of tokens that are decoded one by one.
     pub n_gen: Vec<usize>,
+    /// Tokens that are read, and decoded behind them.
+    pub n_pg: Vec<(usize, usize)>,
     /// Tokens that are in the cache before.
     pub n_depth: Vec<usize>,
     /// Repetitions of every test.
     pub n_reps: usize,
-    /// Threads.
-    pub n_threads: usize,
+    /// Threads and their placement.
+    pub threads: ThreadParams,
     /// Tokens between two reads of logits.
     pub n_batch: usize,
     /// Tokens of one graph.
@@ -52,10 +73,6 @@ pub struct Options {
     pub kv_ratio: Vec<f64>,
     /// Full name of the method by which it is compressed.
     pub kv_method: String,
-    /// Which devices hold layers.
-    pub devices: Devices,
-    /// How results are printed.
-    pub format: Format,
     /// Run every test once before it is measured.
     pub warmup: bool,
 }
@@ -63,9 +80,11 @@ pub struct Options {
 /// What the arguments ask for.
 pub enum Request {
     /// A run.
-    Run(Box<Options>),
+    Run(Box<Run>),
     /// A text on standard output.
     Print(String),
+    /// The devices of these servers and of this machine.
+    Devices(Box<LowArgs>),
 }
 
 /// Reads the arguments behind the program's name.
@@ -73,62 +92,144 @@ pub enum Request {
 /// # Errors
 /// [`Error::Usage`] in one line.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Request> {
-    let matches = match command().try_get_matches_from(args.into_iter().map(two_dashes)) {
+    let matches = match command().try_get_matches_from(prepare(args)?) {
         Ok(matches) => matches,
         Err(e) if !e.use_stderr() => return Ok(Request::Print(e.to_string())),
         Err(e) => return Err(Error::Usage(one_line(&e.to_string()))),
     };
-    let list = |id| matches.get_many::<usize>(id).map_or_else(Vec::new, |v| v.copied().collect());
-    let one = |id, default| matches.get_one::<usize>(id).copied().unwrap_or(default);
     let kv_method = matches.get_one::<String>("kv-method").map_or("gracekv", String::as_str);
+    if matches.get_flag("version") {
+        return Ok(Request::Print(help::version()));
+    }
     if kv_method == "list" {
         return Ok(Request::Print(help::methods()));
     }
-    let o = Options {
-        model: matches.get_one::<PathBuf>("model").cloned().ok_or_else(|| Error::Usage("-m is required".to_owned()))?,
-        n_prompt: list("n-prompt"),
-        n_gen: list("n-gen"),
-        n_depth: list("n-depth"),
-        n_reps: one("repetitions", 5),
-        n_threads: one("threads", num_cpus::get_physical().min(MAX_THREADS)),
-        n_batch: one("batch-size", 2048),
-        n_ubatch: one("ubatch-size", 512),
-        flash_attn: flash_attn(&matches),
-        ty_k: cache_type(&matches, "cache-type-k")?,
-        ty_v: cache_type(&matches, "cache-type-v")?,
-        kv_ratio: matches.get_many::<f64>("kv-ratio").map_or_else(Vec::new, |v| v.copied().collect()),
-        kv_method: by_name(kv_method, &MethodOptions::default())?.name,
-        devices: devices(&matches)?,
-        format: match matches.get_one::<String>("output").map(String::as_str) {
-            Some("json") => Format::Json,
-            Some("jsonl") => Format::Jsonl,
-            Some("csv") => Format::Csv,
-            _ => Format::Md,
-        },
-        warmup: !matches.get_flag("no-warmup"),
+    let low = shared(&matches)?;
+    if low.special == Some(Special::Devices) {
+        return Ok(Request::Devices(Box::new(low)));
+    }
+    if low.model.is_none() && low.hf_repo.is_none() {
+        return Err(Error::Usage("-m is required".to_owned()));
+    }
+    let run = Run {
+        combinations: combinations(&matches, &low, by_name(kv_method, &MethodOptions::default())?.name)?,
+        format: format(&matches, "output").unwrap_or(Format::Md),
+        format_err: format(&matches, "output-err"),
+        delay: Duration::from_secs(matches.get_one("delay").copied().unwrap_or(0)),
+        progress: matches.get_flag("progress"),
+        verbose: matches.get_flag("verbose"),
+        low,
     };
-    check(&o)?;
-    Ok(Request::Run(Box::new(o)))
+    run.combinations.iter().try_for_each(check)?;
+    Ok(Request::Run(Box::new(run)))
+}
+
+/// What gracekv-run's tables make of the options that it has, too.
+fn shared(matches: &ArgMatches) -> Result<LowArgs> {
+    let mut args: Vec<OsString> = Vec::new();
+    if let Some(model) = matches.get_one::<std::path::PathBuf>("model") {
+        args.extend([OsString::from("--model"), model.into()]);
+    }
+    // All layers go to devices unless the user says otherwise, as in llama-bench.
+    if !matches.contains_id("n-gpu-layers") {
+        args.extend(["--n-gpu-layers", "all"].map(OsString::from));
+    }
+    for &(id, spelling) in SHARED {
+        if let Some(value) = matches.get_one::<String>(id) {
+            // llama-bench divides devices by slashes.
+            let value = if id == "device" { value.replace('/', ",") } else { value.clone() };
+            args.extend([spelling.to_owned(), value].map(OsString::from));
+        }
+    }
+    for (id, _, spellings) in SWITCHES {
+        if let Some(value) = matches.get_one::<String>(id) {
+            args.push(spellings[usize::from(value == "1")].into());
+        }
+    }
+    let switches = ["offline", "list-devices"].into_iter().filter(|id| matches.get_flag(id));
+    args.extend(switches.map(|id| OsString::from(format!("--{id}"))));
+    parse::parse(args, &|_| None).map_err(|e| match e {
+        Error::CommandLine { what, .. } => Error::Usage(what),
+        e => e,
+    })
+}
+
+/// Every combination of the lists, in the order of llama-bench's loops.
+fn combinations(matches: &ArgMatches, low: &LowArgs, kv_method: String) -> Result<Vec<Options>> {
+    let lists = |id| matches.get_many::<Vec<usize>>(id).into_iter().flatten().flatten().copied().collect::<Vec<_>>();
+    let words = |id| matches.get_many::<String>(id).into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+    let types = |id| words(id).into_iter().map(|name| cache_type(name, id)).collect::<Result<Vec<_>>>();
+    let kv_ratio: Vec<f64> = matches.get_many("kv-ratio").into_iter().flatten().copied().collect();
+    let mut n_threads = lists("threads");
+    if n_threads.is_empty() {
+        n_threads.push(num_cpus::get_physical().min(MAX_THREADS));
+    }
+    let (n_prompt, n_gen, n_depth) = (lists("n-prompt"), lists("n-gen"), lists("n-depth"));
+    let n_pg: Vec<(usize, usize)> = matches.get_many("pg").into_iter().flatten().copied().collect();
+    let place = &low.placement;
+    let threads = |n_threads| ThreadParams {
+        n_threads,
+        poll: place.poll,
+        priority: place.priority,
+        cpu_mask: place.cpu_mask.clone(),
+        strict_cpu: place.strict,
+    };
+    let (types_k, types_v) = (types("cache-type-k")?, types("cache-type-v")?);
+    let mut all = Vec::new();
+    for n_batch in lists("batch-size") {
+        for n_ubatch in lists("ubatch-size") {
+            for &ty_k in &types_k {
+                for &ty_v in &types_v {
+                    for fa in words("flash-attn") {
+                        all.extend(n_threads.iter().map(|&n| Options {
+                            n_prompt: n_prompt.clone(),
+                            n_gen: n_gen.clone(),
+                            n_pg: n_pg.clone(),
+                            n_depth: n_depth.clone(),
+                            n_reps: matches.get_one("repetitions").copied().unwrap_or(5),
+                            threads: threads(n),
+                            n_batch,
+                            n_ubatch,
+                            flash_attn: flash_attn(fa),
+                            ty_k,
+                            ty_v,
+                            kv_ratio: kv_ratio.clone(),
+                            kv_method: kv_method.clone(),
+                            warmup: !matches.get_flag("no-warmup"),
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    Ok(all)
 }
 
 fn check(o: &Options) -> Result<()> {
     let usage = |text: &str| Err(Error::Usage(text.to_owned()));
-    if o.n_reps == 0 || o.n_threads == 0 || o.n_batch == 0 || o.n_ubatch == 0 {
+    if o.n_reps == 0 || o.threads.n_threads == 0 || o.n_batch == 0 || o.n_ubatch == 0 {
         return usage("-r, -t, -b and -ub must be at least 1");
     }
-    if o.n_threads > MAX_THREADS {
-        return usage(&format!("-t {}: ggml can use {MAX_THREADS} threads at most", o.n_threads));
+    if o.threads.n_threads > MAX_THREADS {
+        return usage(&format!("-t {}: ggml can use {MAX_THREADS} threads at most", o.threads.n_threads));
     }
-    if o.n_prompt.iter().chain(&o.n_gen).all(|&n| n == 0) {
-        return usage("nothing to measure: -p and -n are both 0");
+    if o.n_prompt.iter().chain(&o.n_gen).all(|&n| n == 0) && o.n_pg.is_empty() {
+        return usage("nothing to measure: -p and -n are both 0, and there is no -pg");
     }
-    if let Some(bad) = o.kv_ratio.iter().find(|r| !(**r >= 1.0 && r.is_finite())) {
-        return usage(&format!("--kv-ratio {bad}: the cache is made N times smaller, so N must be 1 or more"));
+    if o.kv_ratio.iter().any(|r| !(1.0..=MAX_RATIO).contains(r)) {
+        return usage(&format!("--kv-ratio: the cache is made N times smaller, so N is from 1 to {MAX_RATIO:e}"));
     }
-    if o.kv_ratio.iter().any(|&r| r > 1.0) && o.n_depth.iter().all(|&d| d < shortest()) {
-        return usage(&format!("--kv-ratio compresses the cache of -d tokens; give -d {} or more", shortest()));
+    let compressed: BTreeSet<usize> = o.n_depth.iter().copied().filter(|&d| d >= shortest()).collect();
+    let largest = o.kv_ratio.iter().copied().fold(1.0, f64::max);
+    match compressed.first() {
+        None if largest > 1.0 => {
+            usage(&format!("--kv-ratio compresses the cache of -d tokens; give -d {} or more", shortest()))
+        }
+        Some(&d) if largest > d as f64 => {
+            usage(&format!("--kv-ratio {largest} leaves less than one entry per head of -d {d} tokens"))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Tokens from which on a cache is compressed.
@@ -154,97 +255,32 @@ impl Options {
     }
 }
 
-fn command() -> Command {
-    let number = || value_parser!(usize);
-    let arg = |id: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(id).long(id).default_value(default).help(help)
-    };
-    let list = |a: Arg| a.value_delimiter(',').action(ArgAction::Append).value_parser(number()).value_name("N[,N]");
-    Command::new("gracekv-bench")
-        .about("Measures reading and decoding speed as llama-bench does; -ub, -fa, -ctk, -ctv, -ngl, -dev work with one dash too.")
-        .no_binary_name(true)
-        .args_override_self(true)
-        .args([
-            Arg::new("model")
-                .short('m')
-                .long("model")
-                .value_name("FILE")
-                .help("GGUF model")
-                .value_parser(value_parser!(PathBuf)),
-            list(arg("n-prompt", "512", "Tokens of the prompt; 0 = none").short('p')),
-            list(arg("n-gen", "128", "Tokens that are decoded; 0 = none").short('n')),
-            list(arg("n-depth", "0", "Tokens in the cache before").short('d')),
-            arg("repetitions", "5", "Repetitions of every test").short('r').value_parser(number()).value_name("N"),
-            Arg::new("threads")
-                .short('t')
-                .long("threads")
-                .help("Threads [default: cores]")
-                .value_parser(number())
-                .value_name("N"),
-            arg("batch-size", "2048", "Tokens between two reads of logits")
-                .short('b')
-                .value_parser(number())
-                .value_name("N"),
-            arg("ubatch-size", "512", "Tokens of one graph").visible_alias("ub").value_parser(number()).value_name("N"),
-            arg("flash-attn", "auto", "Attention: ggml's fused, its matrix products, or the fastest")
-                .visible_alias("fa")
-                .value_parser(["0", "1", "auto", "off", "on", "-1"])
-                .allow_hyphen_values(true),
-            arg("cache-type-k", "f16", "Type of cached keys").visible_alias("ctk").value_name("TYPE"),
-            arg("cache-type-v", "f16", "Type of cached values").visible_alias("ctv").value_name("TYPE"),
-            arg("n-gpu-layers", "all", "Layers that devices hold: a number or all").visible_alias("ngl").value_name("N"),
-            arg("device", "all", "Devices, with commas between them; none = the CPU alone").visible_alias("dev"),
-            arg("rpc", "", "Servers whose devices are used, too: host:port,...").hide_default_value(true),
-            arg("output", "md", "Form of the results").short('o').value_parser(["md", "json", "jsonl", "csv"]),
-            Arg::new("no-warmup").long("no-warmup").action(ArgAction::SetTrue).help("Measure the first run too"),
-            Arg::new("kv-ratio")
-                .long("kv-ratio")
-                .value_delimiter(',')
-                .action(ArgAction::Append)
-                .value_parser(value_parser!(f64))
-                .value_name("N[,N]")
-                .help("Also decode from the cache of -d tokens made N times smaller"),
-            arg("kv-method", "gracekv", "By this method, with modifiers; 'list' prints them").value_name("NAME"),
-        ])
-}
-
-/// llama.cpp's long options with one dash (`-ub`), which clap would take for a row of short ones.
-fn two_dashes(arg: OsString) -> OsString {
-    match arg.to_str() {
-        Some("-ub" | "-fa" | "-ctk" | "-ctv" | "-ngl" | "-dev") => format!("-{}", arg.to_string_lossy()).into(),
-        _ => arg,
-    }
-}
-
 /// clap's message without its word `error:` and the usage.
 fn one_line(text: &str) -> String {
     let first = text.split("\n\n").next().unwrap_or(text);
     first.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn flash_attn(matches: &ArgMatches) -> FlashAttn {
-    match matches.get_one::<String>("flash-attn").map(String::as_str) {
-        Some("0" | "off") => FlashAttn::Off,
-        Some("1" | "on") => FlashAttn::On,
+fn format(matches: &ArgMatches, id: &str) -> Option<Format> {
+    match matches.get_one::<String>(id)?.as_str() {
+        "json" => Some(Format::Json),
+        "jsonl" => Some(Format::Jsonl),
+        "csv" => Some(Format::Csv),
+        _ => Some(Format::Md),
+    }
+}
+
+fn flash_attn(word: &str) -> FlashAttn {
+    match word {
+        "0" | "off" => FlashAttn::Off,
+        "1" | "on" => FlashAttn::On,
         _ => FlashAttn::Auto,
     }
 }
 
-fn devices(matches: &ArgMatches) -> Result<Devices> {
-    let text = |id| matches.get_one::<String>(id).map_or("", String::as_str);
-    let list = |id| text(id).split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect();
-    let n_layers = match text("n-gpu-layers") {
-        "all" => -2,
-        n => n.parse().map_err(|_| Error::Usage(format!("-ngl {n}: it must be a number or all")))?,
-    };
-    let names = (text("device") != "all").then(|| list("device"));
-    Ok(Devices { n_layers, names, rpc: list("rpc"), ..Devices::default() })
-}
-
-fn cache_type(matches: &ArgMatches, id: &str) -> Result<Type> {
+fn cache_type(name: &str, id: &str) -> Result<Type> {
     const KNOWN: [Type; 9] =
         [Type::F32, Type::F16, Type::BF16, Type::Q8_0, Type::Q4_0, Type::Q4_1, Type::IQ4_NL, Type::Q5_0, Type::Q5_1];
-    let name = matches.get_one::<String>(id).map_or("f16", String::as_str);
     KNOWN.into_iter().find(|t| t.name() == name).ok_or_else(|| {
         let names = KNOWN.map(Type::name).join(", ");
         Error::Usage(format!("--{id} {name}: unknown type; it can be {names}"))
@@ -252,48 +288,4 @@ fn cache_type(matches: &ArgMatches, id: &str) -> Result<Type> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn run(args: &str) -> Result<Box<Options>> {
-        match parse(args.split(' ').map(OsString::from))? {
-            Request::Run(options) => Ok(options),
-            Request::Print(text) => panic!("{text}"),
-        }
-    }
-
-    #[test]
-    fn llama_bench_s_spelling_is_understood() {
-        let o = run("-m x.gguf -p 0 -n 32,64 -n 128 -d 0,4096 -r 1 -t 2 -ub 256 -b 1024 -fa 0 -ctk q8_0 -ctv f16 -o jsonl --no-warmup").unwrap();
-        assert_eq!((o.n_prompt, o.n_gen, o.n_depth), (vec![0], vec![32, 64, 128], vec![0, 4096]));
-        assert_eq!((o.n_reps, o.n_threads, o.n_ubatch, o.n_batch), (1, 2, 256, 1024));
-        assert_eq!(
-            (o.flash_attn, o.ty_k, o.ty_v, o.format, o.warmup),
-            (FlashAttn::Off, Type::Q8_0, Type::F16, Format::Jsonl, false)
-        );
-        let o = run("-m x.gguf -ngl 7 -dev none").unwrap();
-        assert_eq!((o.devices.n_layers, o.devices.names), (7, Some(vec!["none".to_owned()])));
-        let o = run("-m x.gguf").unwrap();
-        assert_eq!((o.devices.n_layers, o.devices.names), (-2, None));
-        assert_eq!((o.n_prompt, o.n_gen, o.n_depth, o.kv_ratio), (vec![512], vec![128], vec![0], vec![]));
-    }
-
-    #[test]
-    fn mistakes_are_told_in_one_line() {
-        for args in [
-            "-p 1",
-            "-m x --bogus",
-            "-m x -r 0",
-            "-m x -p 0 -n 0",
-            "-m x -fa 2",
-            "-m x -ctk q9",
-            "-m x -n a",
-            "-m x -ngl some",
-            "-m x -d 512 --kv-ratio 0.5",
-            "-m x --kv-ratio 8",
-        ] {
-            let Err(e) = run(args) else { panic!("{args} was accepted") };
-            assert_eq!(e.to_string().lines().count(), 1, "{args}: {e}");
-        }
-    }
-}
+mod tests;

@@ -30,28 +30,9 @@ pub struct Row {
 }
 
 impl Row {
-    fn n_tokens(&self) -> (usize, usize) {
-        match self.test {
-            Test::Prompt(n) => (n, 0),
-            Test::Gen(n) => (0, n),
-        }
-    }
-
-    fn name(&self) -> String {
-        let name = match self.test {
-            Test::Prompt(n) => format!("pp{n}"),
-            Test::Gen(n) => format!("tg{n}"),
-        };
-        if self.depth > 0 {
-            format!("{name} @ d{}", self.depth)
-        } else {
-            name
-        }
-    }
-
     /// Tokens per second of the repetitions.
     fn speeds(&self) -> Vec<f64> {
-        let (n_prompt, n_gen) = self.n_tokens();
+        let (n_prompt, n_gen) = self.test.n_tokens();
         self.samples.iter().map(|t| (n_prompt + n_gen) as f64 / t.as_secs_f64()).collect()
     }
 }
@@ -67,30 +48,32 @@ fn statistics(x: &[f64]) -> (f64, f64) {
 /// Prints rows as they come.
 pub struct Table<'a, W: Write> {
     out: W,
+    format: Format,
     model: &'a Model,
-    options: &'a Options,
+    /// Every combination there will be rows of.
+    all: &'a [Options],
     n_rows: usize,
 }
 
 impl<'a, W: Write> Table<'a, W> {
-    /// A table on `out`.
-    pub fn new(out: W, model: &'a Model, options: &'a Options) -> Self {
-        Table { out, model, options, n_rows: 0 }
+    /// A table on `out`, of rows that were measured with some of `all` options.
+    pub fn new(out: W, format: Format, model: &'a Model, all: &'a [Options]) -> Self {
+        Table { out, format, model, all, n_rows: 0 }
     }
 
-    /// Prints one row.
+    /// Prints one row that was measured with these options.
     ///
     /// # Errors
     /// When `out` cannot be written.
-    pub fn row(&mut self, row: &Row) -> io::Result<()> {
-        match self.options.format {
-            Format::Md => self.md(row)?,
+    pub fn row(&mut self, row: &Row, o: &Options) -> io::Result<()> {
+        match self.format {
+            Format::Md => self.md(row, o)?,
             Format::Json => {
                 let lead = if self.n_rows == 0 { "[" } else { "," };
-                write!(self.out, "{lead}\n  {}", object(&self.fields(row), ",\n    "))?;
+                write!(self.out, "{lead}\n  {}", object(&self.fields(row, o), ",\n    "))?;
             }
-            Format::Jsonl => writeln!(self.out, "{}", object(&self.fields(row), ", "))?,
-            Format::Csv => self.csv(row)?,
+            Format::Jsonl => writeln!(self.out, "{}", object(&self.fields(row, o), ", "))?,
+            Format::Csv => self.csv(row, o)?,
         }
         self.n_rows += 1;
         self.out.flush()
@@ -101,7 +84,7 @@ impl<'a, W: Write> Table<'a, W> {
     /// # Errors
     /// When `out` cannot be written.
     pub fn finish(&mut self) -> io::Result<()> {
-        match self.options.format {
+        match self.format {
             Format::Md => {
                 let (version, ggml, build) = (env!("CARGO_PKG_VERSION"), ggml::version(), ggml::LLAMA_BUILD);
                 writeln!(self.out, "\nbuild: gracekv {version} (ggml {ggml} of llama.cpp {build})")
@@ -111,8 +94,8 @@ impl<'a, W: Write> Table<'a, W> {
         }
     }
 
-    fn md(&mut self, row: &Row) -> io::Result<()> {
-        let cells = self.cells(row);
+    fn md(&mut self, row: &Row, o: &Options) -> io::Result<()> {
+        let cells = self.cells(row, o);
         if self.n_rows == 0 {
             let names: Vec<_> = cells.iter().map(|c| pad(c.0, c.1)).collect();
             let rule = |width: i32| "-".repeat(width.unsigned_abs() as usize - 1) + if width > 0 { ":" } else { "-" };
@@ -123,9 +106,9 @@ impl<'a, W: Write> Table<'a, W> {
         writeln!(self.out, "| {} |", values.join(" | "))
     }
 
-    /// Name, width (negative: to the left) and text of each column; settings appear when they are not the default.
-    fn cells(&self, row: &Row) -> Vec<(&'static str, i32, String)> {
-        let o = self.options;
+    /// Name, width (negative: to the left) and text of each column; settings appear when some are not the default.
+    fn cells(&self, row: &Row, o: &Options) -> Vec<(&'static str, i32, String)> {
+        let any = |is: fn(&Options) -> bool| self.all.iter().any(is);
         let mib = |bytes: u64| bytes as f64 / 1_048_576.0;
         let (size, n_params) = (mib(self.model.n_bytes()), self.model.n_params() as f64);
         let size = if size < 1024.0 { format!("{size:.2} MiB") } else { format!("{:.2} GiB", size / 1024.0) };
@@ -136,14 +119,14 @@ impl<'a, W: Write> Table<'a, W> {
             ("size", 10, size),
             ("params", 10, params),
             ("backend", -10, "CPU".to_owned()),
-            ("threads", 7, o.n_threads.to_string()),
+            ("threads", 7, o.threads.n_threads.to_string()),
         ];
         let settings = [
-            (o.n_batch != 2048, ("n_batch", 7, o.n_batch.to_string())),
-            (o.n_ubatch != 512, ("n_ubatch", 8, o.n_ubatch.to_string())),
-            (o.ty_k != ggml::Type::F16, ("type_k", 6, o.ty_k.to_string())),
-            (o.ty_v != ggml::Type::F16, ("type_v", 6, o.ty_v.to_string())),
-            (o.flash_attn != FlashAttn::Auto, ("fa", 3, flash_attn(o.flash_attn).to_string())),
+            (any(|o| o.n_batch != 2048), ("n_batch", 7, o.n_batch.to_string())),
+            (any(|o| o.n_ubatch != 512), ("n_ubatch", 8, o.n_ubatch.to_string())),
+            (any(|o| o.ty_k != ggml::Type::F16), ("type_k", 6, o.ty_k.to_string())),
+            (any(|o| o.ty_v != ggml::Type::F16), ("type_v", 6, o.ty_v.to_string())),
+            (any(|o| o.flash_attn != FlashAttn::Auto), ("fa", 3, flash_attn(o.flash_attn).to_string())),
             (o.kv_method != "gracekv", ("method", -14, o.kv_method.clone())),
         ];
         cells.extend(settings.into_iter().filter_map(|(shown, cell)| shown.then_some(cell)));
@@ -153,14 +136,14 @@ impl<'a, W: Write> Table<'a, W> {
             cells.push(("pass ms", 8, row.pass.map_or_else(String::new, |t| format!("{:.0}", t.as_secs_f64() * 1e3))));
         }
         let (mean, deviation) = statistics(&row.speeds());
-        cells.push(("test", 15, row.name()));
+        cells.push(("test", 15, row.test.name(row.depth)));
         cells.push(("t/s", 20, format!("{mean:.2} ± {deviation:.2}")));
         cells
     }
 
-    fn csv(&mut self, row: &Row) -> io::Result<()> {
+    fn csv(&mut self, row: &Row, o: &Options) -> io::Result<()> {
         // Samples are lists, which the table of llama-bench leaves out too.
-        let mut fields = self.fields(row);
+        let mut fields = self.fields(row, o);
         fields.retain(|(_, value)| !value.is_array());
         if self.n_rows == 0 {
             let names: Vec<_> = fields.iter().map(|f| f.0).collect();
@@ -171,9 +154,8 @@ impl<'a, W: Write> Table<'a, W> {
         writeln!(self.out, "{}", values.join(","))
     }
 
-    fn fields(&self, row: &Row) -> Vec<(&'static str, Value)> {
-        let o = self.options;
-        let (n_prompt, n_gen) = row.n_tokens();
+    fn fields(&self, row: &Row, o: &Options) -> Vec<(&'static str, Value)> {
+        let (n_prompt, n_gen) = row.test.n_tokens();
         let nanoseconds: Vec<f64> = row.samples.iter().map(|t| t.as_nanos() as f64).collect();
         let ((avg_ns, stddev_ns), (avg_ts, stddev_ts)) = (statistics(&nanoseconds), statistics(&row.speeds()));
         let build: u64 = ggml::LLAMA_BUILD.trim_start_matches('b').parse().unwrap_or(0);
@@ -187,13 +169,13 @@ impl<'a, W: Write> Table<'a, W> {
             ("gpu_info", json!(devices(Device::description))),
             ("backends", json!(if used.is_empty() { "CPU".to_owned() } else { devices(Device::name) })),
             ("n_gpu_layers", json!(self.model.offload.n_offloaded())),
-            ("model_filename", json!(o.model.to_string_lossy())),
+            ("model_filename", json!(self.model.gguf.files().first().map_or("".into(), |path| path.to_string_lossy()))),
             ("model_type", json!(self.model.describe())),
             ("model_size", json!(self.model.n_bytes())),
             ("model_n_params", json!(self.model.n_params())),
             ("n_batch", json!(o.n_batch)),
             ("n_ubatch", json!(o.n_ubatch)),
-            ("n_threads", json!(o.n_threads)),
+            ("n_threads", json!(o.threads.n_threads)),
             ("type_k", json!(o.ty_k.name())),
             ("type_v", json!(o.ty_v.name())),
             ("flash_attn", json!(flash_attn(o.flash_attn))),

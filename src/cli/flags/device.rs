@@ -50,7 +50,7 @@ fn layers(text: &str) -> Result<i32, String> {
     match text {
         "auto" => Ok(-1),
         "all" => Ok(-2),
-        _ => text.parse().map_err(|_| format!("'{text}' is not a number, auto or all")),
+        _ => text.parse().ok().filter(|&n| n >= -2).ok_or_else(|| format!("'{text}' is not a number, auto or all")),
     }
 }
 
