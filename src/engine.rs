@@ -51,6 +51,8 @@ pub enum Want {
     Nothing,
     /// The last one.
     Last,
+    /// The last ones, so many.
+    Tail(usize),
     /// All.
     All,
 }
@@ -226,12 +228,14 @@ impl Engine {
         }
         for at in (0..tokens.len()).step_by(self.options.n_ubatch) {
             let part = &tokens[at..(at + self.options.n_ubatch).min(tokens.len())];
-            let is_last = at + part.len() == tokens.len();
-            let n_out = match want {
-                Want::All => part.len(),
-                Want::Last if is_last => 1,
-                _ => 0,
+            let n_wanted = match want {
+                Want::Nothing => 0,
+                Want::Last => 1,
+                Want::Tail(n) => n,
+                Want::All => tokens.len(),
             };
+            let first_wanted = tokens.len().saturating_sub(n_wanted);
+            let n_out = (at + part.len()).saturating_sub(first_wanted.max(at));
             let pos: Vec<u32> = (0..part.len()).map(|j| (self.cache.n_past() + j) as u32).collect();
             let mut logits = self.ubatch(part, &pos, n_out, taps, record)?;
             self.cache.advance(part.len());

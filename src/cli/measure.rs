@@ -4,8 +4,8 @@ use super::console::{is_closed, Console};
 use super::high::{method_name, HighArgs};
 use super::low::Special;
 use super::setup::{self, Loaded};
-use super::{help, parse, process, source};
-use crate::compress::{self, METHODS};
+use super::{device, help, parse, process, source};
+use crate::compress::{self, MAX_RATIO, METHODS};
 use crate::error::{one_line, Error, Result};
 use crate::eval::{Case, Event, Outcome, Setting};
 use crate::ggml;
@@ -110,8 +110,8 @@ impl Given {
     pub fn cases(&self, args: &HighArgs) -> Result<Vec<Case>> {
         let ratio = |text: &String| {
             match text.parse::<f64>() {
-            Ok(x) if x.is_finite() && x >= 1.0 => Ok(x),
-            _ => Err(Error::Usage(format!("error while handling argument \"--kv-ratio\": '{text}' is not a number of at least 1; it says how many times smaller the cache becomes"))),
+            Ok(x) if (1.0..=MAX_RATIO).contains(&x) => Ok(x),
+            _ => Err(Error::Usage(format!("error while handling argument \"--kv-ratio\": '{text}' is not a number from 1 to {MAX_RATIO:e}; it says how many times smaller the cache becomes"))),
         }
         };
         let ratios = self.list("--kv-ratio").iter().map(ratio).collect::<Result<Vec<f64>>>()?;
@@ -150,6 +150,10 @@ pub struct Tool {
     pub about: &'static str,
     /// Its options.
     pub tables: &'static [&'static [Own]],
+    /// Options of llama.cpp's program that it does not have; their text is the reason.
+    pub refused: &'static [Own],
+    /// Names of options of gracekv-run that it uses beside those that every tool does.
+    pub also: &'static [&'static str],
     /// Runs it.
     pub run: fn(&Given, &HighArgs, &Loaded, &mut Console<Stdout, Stderr>) -> Result<()>,
 }
@@ -158,8 +162,9 @@ impl Tool {
     /// Runs the program with these arguments and gives its exit code.
     pub fn main(&self, args: impl IntoIterator<Item = OsString>) -> i32 {
         // Nothing asks for signals in these programs: each ends them at once.
-        let parsed = process::start().and_then(|_| Given::separate(args, self.tables)).and_then(|given| {
-            let low = parse::parse_with_config(given.rest.iter().cloned(), &|name| std::env::var_os(name))?;
+        let env = |name: &str| std::env::var_os(name);
+        let parsed = process::start().and_then(|_| self.separate(args)).and_then(|given| {
+            let low = parse::parse_measuring(given.rest.iter().cloned(), &env, self.also)?;
             Ok((given, low))
         });
         let (given, low) = match parsed {
@@ -168,6 +173,8 @@ impl Tool {
         };
         match low.special {
             Some(Special::Help) => return process::print(&self.help()),
+            Some(Special::Devices) => return printed(device::list(&low.devices)),
+            Some(Special::CacheList) => return printed(source::list(&env)),
             Some(Special::Version) => drop(std::io::stderr().write_all(help::version().as_bytes())),
             _ if given.list("--kv-method").iter().any(|m| m == "list") => return process::print(&help::methods()),
             _ => {
@@ -191,6 +198,18 @@ impl Tool {
             }
         }
         0
+    }
+
+    /// The options, none of which is of those that are refused.
+    fn separate(&self, args: impl IntoIterator<Item = OsString>) -> Result<Given> {
+        let given = Given::separate(args, &[self.tables, &[self.refused]].concat())?;
+        match self.refused.iter().find(|own| given.last(own.names[0]).is_some()) {
+            Some(own) => Err(Error::Usage(format!(
+                "error while handling argument \"{}\": not supported: {}",
+                own.names[0], own.help
+            ))),
+            None => Ok(given),
+        }
     }
 
     fn start(&self, given: &Given, mut low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
@@ -219,6 +238,10 @@ impl Tool {
         let own: String = self.tables.iter().copied().flatten().map(row).collect();
         format!("{}\n{own}\nand gracekv-run's -m -c -b -ub -t -tb -fa -ctk -ctv --kv-lookahead --kv-sink --kv-window --kv-floor\n--kv-prototypes --kv-variant, with its spellings and meaning (gracekv-run -h)\n", self.about)
     }
+}
+
+fn printed(text: Result<String>) -> i32 {
+    text.map_or_else(|e| process::fail(&e), |text| process::print(&text))
 }
 
 /// What all cases share.

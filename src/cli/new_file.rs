@@ -79,6 +79,15 @@ impl NewFile {
         &self.path
     }
 
+    /// Writes the file and gives it its name.
+    ///
+    /// # Errors
+    /// As `write`, and as [`NewFile::finish`].
+    pub fn save(mut self, write: impl FnOnce(&mut NewFile) -> io::Result<()>) -> Result<()> {
+        write(&mut self).map_err(|e| Error::io(self.path(), e))?;
+        self.finish()
+    }
+
     /// Gives the file its name: everything is on the disk before.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{value_parser, Arg, ArgAction, ArgGroup, ArgMatches, Command};
 
 use super::config;
-use super::flags::{self, Action, Check, Flag};
+use super::flags::{self, in_measurement, Action, Check, Flag, Use};
 use super::low::{LowArgs, OnOffAuto};
 use super::translate::{translate, Given, Origin};
 use crate::error::{Error, Result};
@@ -23,12 +23,32 @@ pub fn parse_with_config(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<LowArgs> {
+    parse_files(args, env, &|_| Use::Obeyed)
+}
+
+/// The same for a program that measures: of the options that [`in_measurement`] does not use, it uses those in `also`.
+///
+/// # Errors
+/// As [`parse_with_config`], and for an option that is refused there.
+pub fn parse_measuring(
+    args: impl IntoIterator<Item = OsString>,
+    env: &dyn Fn(&str) -> Option<OsString>,
+    also: &[&str],
+) -> Result<LowArgs> {
+    parse_files(args, env, &|flag| in_measurement(flag, also))
+}
+
+fn parse_files(
+    args: impl IntoIterator<Item = OsString>,
+    env: &dyn Fn(&str) -> Option<OsString>,
+    use_of: &dyn Fn(&Flag) -> Use,
+) -> Result<LowArgs> {
     let (mut entries, mut notices) = (Vec::new(), Vec::new());
     for path in config::paths(env).into_iter().filter(|path| path.exists()) {
         notices.push(format!("using config file: {}", path.display()));
         entries.extend(config::read(&path)?);
     }
-    let low = parse_after(&entries, args, env)?;
+    let low = parse_after(&entries, args, env, use_of)?;
     Ok(LowArgs { notices, ..low })
 }
 
@@ -37,16 +57,17 @@ pub fn parse_with_config(
 /// # Errors
 /// [`Error::CommandLine`] with the text for the user, worded as llama.cpp words it.
 pub fn parse(args: impl IntoIterator<Item = OsString>, env: &dyn Fn(&str) -> Option<OsString>) -> Result<LowArgs> {
-    parse_after(&[], args, env)
+    parse_after(&[], args, env, &|_| Use::Obeyed)
 }
 
 fn parse_after(
     config: &[config::Entry],
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
+    use_of: &dyn Fn(&Flag) -> Use,
 ) -> Result<LowArgs> {
     let mut low = LowArgs::default();
-    let given = translate(args, env, config, &mut low.warnings)?;
+    let given = translate(args, env, config, use_of, &mut low.warnings)?;
     warn_of_repeats(&given, &mut low.warnings);
     let matches = command().try_get_matches_from(given.iter().map(to_clap)).map_err(|e| in_words(&e, &given))?;
     let mut n_seen: BTreeMap<&str, usize> = BTreeMap::new();

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::eval::base::{Base, Writer};
 use crate::eval::kl::Scored;
-use crate::eval::perplexity::{self, Passage};
+use crate::eval::perplexity::{self, Batches, Passage, Perplexity};
 use crate::eval::report::{self, Summary};
 use crate::eval::{divergence, plot};
 use std::ffi::OsString;
@@ -45,8 +45,27 @@ const OWN: &[Own] = &[
         hint: "N",
         help: "give the mean divergence also for tokens after the first N (default: 32)",
     },
+    Own {
+        names: &["--ppl-output-type"],
+        hint: "<0|1>",
+        help: "running values one behind the other, or one a line with the mean negative log-likelihood (default: 0)",
+    },
+    Own { names: &["--perplexity", "--ppl"], hint: "", help: "accepted: it is what this program does" },
     Own { names: &["--csv"], hint: "FILE", help: "write the results as CSV" },
     Own { names: &["--plot"], hint: "FILE", help: "draw perplexity and divergence over the ratio (SVG)" },
+];
+
+const TASK: &str = "only perplexity and divergence are computed";
+
+/// Options of llama-perplexity that are not built.
+const REFUSED: &[Own] = &[
+    Own { names: &["--ppl-stride"], hint: "N", help: "chunks do not overlap" },
+    Own { names: &["--hellaswag"], hint: "", help: TASK },
+    Own { names: &["--hellaswag-tasks"], hint: "N", help: TASK },
+    Own { names: &["--winogrande"], hint: "", help: TASK },
+    Own { names: &["--winogrande-tasks"], hint: "N", help: TASK },
+    Own { names: &["--multiple-choice"], hint: "", help: TASK },
+    Own { names: &["--multiple-choice-tasks"], hint: "N", help: TASK },
 ];
 
 const TOOL: Tool = Tool {
@@ -63,6 +82,8 @@ is read once, compressed by every method to every ratio, and the second half is 
   gracekv-perplexity -m model.gguf -f a.txt -f b.txt --prefix 2000 --continuation 256 --kv-ratio 16
 ",
     tables: &[OWN, COMPARE],
+    refused: REFUSED,
+    also: &[],
     run,
 };
 
@@ -101,7 +122,7 @@ fn usage(text: impl std::fmt::Display) -> Result<()> {
 fn compare(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Terminal) -> Result<()> {
     let cases = given.cases(args)?;
     let passages = passages(given, args, loaded)?;
-    let n_skip = given.number("--skip")?.unwrap_or(DEFAULT_SKIP);
+    let n_skip = n_skip(given, &passages)?;
     let create = |name: &str| given.last(name).map(|path| NewFile::create(Path::new(path))).transpose();
     let (json, csv, svg) = (create("--json")?, create("--csv")?, create("--plot")?);
     // The lookahead follows the context before the text does.
@@ -120,25 +141,34 @@ fn compare(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Termin
     if let Some(file) = json {
         let names: Vec<String> = passages.iter().map(|p| p.name.clone()).collect();
         let json = report::perplexity_json(&outcomes, &names, n_skip);
-        save(file, |file| writeln!(file, "{json:#}"))?;
+        file.save(|file| writeln!(file, "{json:#}"))?;
     }
     if let Some(file) = csv {
-        save(file, |file| report::perplexity_csv(file, &outcomes, n_skip))?;
+        file.save(|file| report::perplexity_csv(file, &outcomes, n_skip))?;
     }
     if let Some(file) = svg {
         let svg = plot::svg(&report::perplexity_charts(&outcomes))?;
-        save(file, |file| file.write_all(svg.as_bytes()))?;
+        file.save(|file| file.write_all(svg.as_bytes()))?;
     }
     Ok(())
 }
 
-fn save(mut file: NewFile, write: impl FnOnce(&mut NewFile) -> std::io::Result<()>) -> Result<()> {
-    write(&mut file).map_err(|e| Error::io(file.path(), e))?;
-    file.finish()
+/// Tokens after which the divergence is reported once more; some must be left.
+fn n_skip(given: &Given, passages: &[Passage]) -> Result<usize> {
+    let n_scored = passages.iter().map(Passage::n_scored).max().unwrap_or(0);
+    match given.number("--skip")? {
+        Some(n) if n > n_scored => Err(Error::Usage(format!(
+            "error: --skip {n} leaves nothing to report: {n_scored} tokens of each continuation are scored"
+        ))),
+        Some(n) => Ok(n),
+        None if n_scored < DEFAULT_SKIP => Ok(n_scored / 2),
+        None => Ok(DEFAULT_SKIP),
+    }
 }
 
 /// Running values on standard output, the result on standard error, as llama-perplexity; all logits to `base` where it is given.
 fn plain(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Terminal, base: Option<&Path>) -> Result<()> {
+    let form = Form::new(given)?;
     console.message(3, "perplexity: tokenizing the input ..");
     let start = Instant::now();
     let passages = passages(given, args, loaded)?;
@@ -151,15 +181,44 @@ fn plain(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Terminal
         Some((path, writer)) => writer.push(logits).map_err(|e| Error::io(path, e)),
         None => Ok(()),
     };
-    let total = perplexity::run(&mut engine, &passages, keep, |i, so_far| {
+    let total = perplexity::run(&mut engine, &passages, batches(args), keep, |i, so_far| {
         if i == 0 {
             time_left(console, "perplexity", start, passages.len());
         }
-        out(console, &format!("[{}]{:.4},", i + 1, so_far.value()))
+        out(console, &form.line(i, n_ctx, batches(args).n_seq(n_ctx), so_far))
     })?;
     out(console, "\n")?;
     console.message(3, &format!("Final estimate: PPL = {:.4} +/- {:.5}", total.value(), total.error()));
     base.map_or(Ok(()), |(_, writer)| writer.into_inner().finish())
+}
+
+/// `--ppl-output-type`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Row,
+    Lines,
+}
+
+impl Form {
+    fn new(given: &Given) -> Result<Form> {
+        match given.number("--ppl-output-type")? {
+            None | Some(0) => Ok(Form::Row),
+            Some(1) => Ok(Form::Lines),
+            Some(n) => Err(Error::Usage(format!("error: --ppl-output-type {n}: it can be 0 or 1"))),
+        }
+    }
+
+    /// What is printed after chunk `i`; a line begins with the first token of the batch that the chunk is read in.
+    fn line(self, i: usize, n_ctx: usize, n_seq: usize, so_far: &Perplexity) -> String {
+        let value = so_far.value();
+        match self {
+            Form::Row => format!("[{}]{value:.4},", i + 1),
+            Form::Lines => {
+                let (mean, error) = so_far.nll();
+                format!("{:8}  {value:.4}  {mean:.6}  {error:.6}\n", i / n_seq * n_seq * n_ctx)
+            }
+        }
+    }
 }
 
 type BaseWriter<'a> = (&'a Path, Writer<NewFile>);
@@ -181,6 +240,7 @@ fn start_base<'a>(
 fn diverge(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Terminal, path: &Path) -> Result<()> {
     let mut base = Base::open(path, loaded.model.hp.n_vocab)?;
     let n_ctx = base.n_ctx();
+    base.keep(n_chunk(given)?.unwrap_or(usize::MAX));
     let refuse = |what: String| Err(Error::Context { what: format!("{}: {what}", path.display()) });
     if (1..n_ctx).contains(&args.low.n_ctx) {
         return refuse(format!("it has chunks of {n_ctx} tokens, the context {}; increase it with -c", args.low.n_ctx));
@@ -194,14 +254,23 @@ fn diverge(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Termin
     let passages = base.passages(None);
     let mut engine = begin(args, loaded, console, "kl_divergence: computing", &passages, n_ctx)?;
     let start = Instant::now();
-    let scored = divergence::run(&mut engine, &mut base, bos(loaded), |i, scored| {
+    let scored = divergence::run(&mut engine, &mut base, bos(loaded), batches(args), |i, scored| {
         if i == 0 {
             time_left(console, "kl_divergence", start, passages.len());
             out(console, divergence::HEAD)?;
         }
         out(console, &divergence::running(i + 1, scored))
     })?;
-    out(console, &divergence::statistics(&scored))
+    let statistics = divergence::statistics(&scored);
+    if statistics.trim().is_empty() {
+        let n = scored.len();
+        console.message(2, &format!("warning: {n} scored tokens are too few for statistics"));
+    }
+    out(console, &statistics)
+}
+
+fn batches(args: &HighArgs) -> Batches {
+    Batches { n_batch: args.low.n_batch, n_ubatch: args.low.n_ubatch }
 }
 
 fn begin(
@@ -214,8 +283,8 @@ fn begin(
 ) -> Result<Engine> {
     let engine = Engine::new(loaded.model.clone(), setup::engine_options(args, n_ctx)?)?;
     let longest = passages.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
-    let (n, n_batch) = (passages.len(), args.low.n_batch);
-    console.message(3, &format!("{what} over {n} chunks, n_ctx={longest}, batch_size={n_batch}, n_seq=1"));
+    let (n, n_batch, n_seq) = (passages.len(), args.low.n_batch, batches(args).n_seq(longest));
+    console.message(3, &format!("{what} over {n} chunks, n_ctx={longest}, batch_size={n_batch}, n_seq={n_seq}"));
     Ok(engine)
 }
 
@@ -266,9 +335,13 @@ fn passages(given: &Given, args: &HighArgs, loaded: &Loaded) -> Result<Vec<Passa
         0 => DEFAULT_CTX,
         n => n,
     };
-    let n_chunk = given.number::<i64>("--chunks")?.and_then(|n| usize::try_from(n).ok());
-    if n_chunk == Some(0) {
-        return Err(Error::Usage("error: --chunks 0 leaves nothing to read; -1 is all".into()));
+    perplexity::chunks(&tokens(loaded, one_file(given)?)?, n_ctx, n_chunk(given)?, bos(loaded))
+}
+
+/// `--chunks`; `None` = all.
+fn n_chunk(given: &Given) -> Result<Option<usize>> {
+    match given.number::<i64>("--chunks")? {
+        Some(0) => Err(Error::Usage("error: --chunks 0 leaves nothing to read; -1 is all".into())),
+        n => Ok(n.and_then(|n| usize::try_from(n).ok())),
     }
-    perplexity::chunks(&tokens(loaded, one_file(given)?)?, n_ctx, n_chunk, bos(loaded))
 }

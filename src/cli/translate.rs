@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 
 use super::config;
-use super::flags::{self, Action, Flag};
+use super::flags::{self, Action, Flag, Use};
 use super::help;
 use crate::error::{Error, Result};
 
@@ -47,19 +47,22 @@ fn word(value: &OsStr) -> Option<&'static str> {
     }
 }
 
-/// Splits arguments into options; `env` looks up an environment variable, `config` is what configuration files say.
+/// Splits arguments into options; `env` looks up an environment variable, `config` is what configuration files say, `use_of`
+/// what becomes of an option. What is set for all programs and not obeyed by this one is no warning.
 ///
 /// # Errors
-/// [`Error::CommandLine`] naming an unknown argument or one whose value is missing or no valid UTF-8.
+/// [`Error::CommandLine`] naming an unknown argument, one that is refused, or one whose value is missing or no valid UTF-8.
 pub(super) fn translate(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
     config: &[config::Entry],
+    use_of: &dyn Fn(&Flag) -> Use,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Given>> {
-    let typed = command_line(args)?;
+    let is_obeyed = |flag: &Flag| use_of(flag) == Use::Obeyed;
+    let typed = obeyed(command_line(args)?, use_of, warnings)?;
     let mut variables_given = Vec::new();
-    for flag in flags::all().filter(|f| !f.env.is_empty()) {
+    for flag in flags::all().filter(|f| !f.env.is_empty() && is_obeyed(f)) {
         for (variable, value) in variables(flag, env) {
             if let Some(g) = typed.iter().find(|g| g.replaces(flag)) {
                 warnings.push(format!(
@@ -72,6 +75,7 @@ pub(super) fn translate(
         }
     }
     let mut all = config_files(config, warnings)?;
+    all.retain(|g| is_obeyed(g.flag));
     all.retain(|g| g.flag.accumulates || !variables_given.iter().chain(&typed).any(|later| later.replaces(g.flag)));
     all.extend(variables_given);
     all.extend(typed);
@@ -79,6 +83,22 @@ pub(super) fn translate(
         Some(g) => Err(g.refusal("the value is not valid UTF-8")),
         None => Ok(all),
     }
+}
+
+/// The options that are obeyed; for each of the others a warning or the error.
+fn obeyed(typed: Vec<Given>, use_of: &dyn Fn(&Flag) -> Use, warnings: &mut Vec<String>) -> Result<Vec<Given>> {
+    let mut kept = Vec::new();
+    for g in typed {
+        match use_of(g.flag) {
+            Use::Obeyed => kept.push(g),
+            Use::Ignored => warnings.push(format!("{} has no effect in this program", g.spelling)),
+            Use::Refused(why) => {
+                let what = format!("error while handling argument \"{}\": not supported: {why}", g.spelling);
+                return Err(Error::CommandLine { what, help: String::new() });
+            }
+        }
+    }
+    Ok(kept)
 }
 
 /// The options of configuration files.

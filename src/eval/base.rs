@@ -59,17 +59,20 @@ pub struct Base {
     n_ctx: usize,
     n_vocab: usize,
     tokens: Vec<u32>,
+    /// Rows that were read.
+    n_read: usize,
 }
 
 impl Base {
     /// Opens a file that a model with this vocabulary can be compared with.
     ///
     /// # Errors
-    /// When it cannot be read, is none of this kind, is cut short, or belongs to another vocabulary.
+    /// When it cannot be read, is none of this kind, has another size than its head says, or belongs to another vocabulary.
     pub fn open(path: &Path, n_vocab: usize) -> Result<Base> {
         let file = File::open(path).map_err(|e| Error::io(path, e))?;
         let n_bytes = file.metadata().map_err(|e| Error::io(path, e))?.len();
-        let mut base = Base { path: path.into(), file: BufReader::new(file), n_ctx: 0, n_vocab, tokens: Vec::new() };
+        let mut base =
+            Base { path: path.into(), file: BufReader::new(file), n_ctx: 0, n_vocab, tokens: Vec::new(), n_read: 0 };
         let mut magic = [0; 8];
         if n_bytes < HEADER_BYTES || base.fill(&mut magic).is_err() || &magic != MAGIC {
             return Err(base.bad("no file of log-probabilities of llama-perplexity or gracekv-perplexity"));
@@ -82,17 +85,20 @@ impl Base {
         }
         base.n_ctx = n_ctx as usize;
         let n_token = u64::from(n_ctx) * u64::from(n_chunk);
-        let n_row = u64::from(n_ctx).saturating_sub(1 + u64::from(n_ctx) / 2) * u64::from(n_chunk);
+        let n_row = n_scored(n_ctx as usize) as u64 * u64::from(n_chunk);
+        if n_row == 0 {
+            return Err(base.bad(format!("it has {n_chunk} chunks of {n_ctx} tokens: nothing to compare with")));
+        }
         // Checked before anything is allocated: the numbers may be anything.
         let needed = (row_words(n_vocab) as u64)
             .checked_mul(2)
             .and_then(|n| n.checked_mul(n_row))
             .and_then(|n| n.checked_add(HEADER_BYTES + 4 * n_token.min(u64::MAX / 8)));
-        if n_row == 0 || needed.is_none_or(|needed| needed > n_bytes) {
+        if needed != Some(n_bytes) {
+            let is_long = needed.is_some_and(|needed| needed < n_bytes);
+            let why = if is_long { "it is damaged" } else { "it was cut short or is damaged" };
             let needed = needed.map_or("more bytes than there are".into(), |n| format!("{n} bytes"));
-            return Err(base.bad(format!(
-                "{n_chunk} chunks of {n_ctx} tokens take {needed}, it has {n_bytes}; it was cut short or is damaged"
-            )));
+            return Err(base.bad(format!("{n_chunk} chunks of {n_ctx} tokens take {needed}, it has {n_bytes}; {why}")));
         }
         let mut bytes = vec![0; n_token as usize * 4];
         base.fill(&mut bytes)?;
@@ -108,6 +114,11 @@ impl Base {
         self.n_ctx
     }
 
+    /// Forgets all chunks but the first `n`.
+    pub fn keep(&mut self, n: usize) {
+        self.tokens.truncate(n.saturating_mul(self.n_ctx));
+    }
+
     /// The tokens of all chunks.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -121,14 +132,22 @@ impl Base {
     /// The log-probabilities of the next `n` scored tokens. Shapes: `{n_vocab, n}`.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// When the file cannot be read, or a row of it is no distribution.
     pub fn rows(&mut self, n: usize) -> Result<Vec<f32>> {
         let n_bytes = 2 * row_words(self.n_vocab);
         let mut bytes = vec![0; n * n_bytes];
         self.fill(&mut bytes)?;
         let mut out = vec![0.0; n * self.n_vocab];
         let rows = bytes.par_chunks_exact(n_bytes).zip(out.par_chunks_exact_mut(self.n_vocab));
-        rows.for_each(|(row, out)| decode(row, out));
+        let wrong = rows.enumerate().filter_map(|(i, (row, out))| (!decode(row, out)).then_some(i)).min();
+        if let Some(i) = wrong {
+            let per_chunk = n_scored(self.n_ctx);
+            let (chunk, row) = ((self.n_read + i) / per_chunk + 1, (self.n_read + i) % per_chunk + 1);
+            return Err(self.bad(format!(
+                "chunk {chunk}: what it holds for scored token {row} are no log-probabilities; it is damaged"
+            )));
+        }
+        self.n_read += n;
         Ok(out)
     }
 
@@ -145,6 +164,11 @@ impl Base {
     fn bad(&self, what: impl Into<String>) -> Error {
         Error::Context { what: format!("{}: {}", self.path.display(), what.into()) }
     }
+}
+
+/// Tokens of a chunk that are scored.
+fn n_scored(n_ctx: usize) -> usize {
+    n_ctx.saturating_sub(1 + n_ctx / 2)
 }
 
 /// Words of a row.
@@ -167,13 +191,19 @@ fn encode(logits: &[f32]) -> Vec<u8> {
     row
 }
 
-fn decode(row: &[u8], out: &mut [f32]) {
+/// Whether the row is a distribution: the smallest log-probability is raised to 16 below the largest, which adds at most
+/// `n_vocab` times that to a sum of 1; rounding to a step adds less than a thousandth.
+fn decode(row: &[u8], out: &mut [f32]) -> bool {
     let (head, steps) = row.split_at(8);
     let float = |at: usize| f32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (scale, min) = (float(0), float(4));
+    let mut sum = 0.0;
     for (out, step) in out.iter_mut().zip(steps.as_chunks().0) {
         *out = scale * f32::from(u16::from_le_bytes(*step)) + min;
+        sum += f64::from(out.exp());
     }
+    let raised = out.len() as f64 * f64::from((-DEPTH).exp());
+    (0.0..=1.001 * DEPTH / 65535.0).contains(&scale) && (0.99..1.01 + raised).contains(&sum)
 }
 
 #[cfg(test)]
@@ -223,8 +253,29 @@ mod tests {
     fn equal_logits_are_a_row_of_zeros() {
         let row = encode(&[3.5; 5]);
         let mut out = [0.0; 5];
-        decode(&row, &mut out);
+        assert!(decode(&row, &mut out));
         assert!(row[8..].iter().all(|&b| b == 0) && out.iter().all(|x| (x + 5f32.ln()).abs() < 1e-6));
+    }
+
+    /// Any record that is damaged so that it says something else is found, and where it is.
+    #[test]
+    fn damaged_records_are_named() {
+        let (_dir, path, bytes) = written(20);
+        let n_row = 2 * row_words(20);
+        let numbers = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30, -1e30, 3.0, -1.0].map(f32::to_le_bytes);
+        let damages = numbers.iter().flat_map(|n| [(0, *n), (4, *n)]).chain([(8, [0xff; 4]), (8 + 2 * 12, [0xff; 4])]);
+        for (at, value) in damages {
+            for row in 0..6 {
+                let mut bytes = bytes.clone();
+                let at = 20 + 16 * 4 + row * n_row + at;
+                bytes[at..at + 4].copy_from_slice(&value);
+                std::fs::write(&path, &bytes).unwrap();
+                let mut base = Base::open(&path, 20).unwrap();
+                let error = base.rows(2).and_then(|_| base.rows(4)).unwrap_err().to_string();
+                let want = format!("base: chunk {}: what it holds for scored token {}", row / 3 + 1, row % 3 + 1);
+                assert!(error.contains(&want), "{value:?} at {at} of row {row}: {error}");
+            }
+        }
     }
 
     #[test]
@@ -251,7 +302,9 @@ mod tests {
             assert!(error(&with(8, value), 20).contains("cut short"));
             assert!(error(&with(16, value), 20).contains("cut short"));
         }
-        assert!(error(&with(8, 2), 20).contains("damaged") && error(&with(16, 0), 20).contains("damaged"));
+        assert!(error(&with(8, 2), 20).contains("2 chunks of 2 tokens: nothing to compare"));
+        assert!(error(&with(16, 0), 20).contains("0 chunks of 8 tokens: nothing to compare"));
+        assert!(error(&[&bytes[..], &[0]].concat(), 20).ends_with("it is damaged"));
         assert!(error(&with(24, 20), 20).contains("token 20 is not of its vocabulary"));
     }
 }

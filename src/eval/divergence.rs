@@ -5,7 +5,7 @@
 
 use super::base::Base;
 use super::kl::{self, Scored};
-use super::perplexity;
+use super::perplexity::{self, Batches};
 use crate::engine::Engine;
 use crate::error::Result;
 use rayon::prelude::*;
@@ -25,12 +25,15 @@ pub fn run(
     engine: &mut Engine,
     base: &mut Base,
     bos: Option<u32>,
+    batches: Batches,
     mut on_chunk: impl FnMut(usize, &[Scored]) -> Result<()>,
 ) -> Result<Vec<Scored>> {
     let n_vocab = engine.model().hp.n_vocab;
     let mut scored = Vec::new();
-    for (i, passage) in base.passages(bos).iter().enumerate() {
-        perplexity::read(engine, passage, |logits, range| {
+    let passages = base.passages(bos);
+    for (i, passage) in passages.iter().enumerate() {
+        let n_at_once = batches.n_at_once(base.n_ctx(), i, passages.len());
+        perplexity::read(engine, passage, batches.n_batch, n_at_once, |logits, range| {
             logits.par_chunks_exact_mut(n_vocab).for_each(kl::log_softmax);
             let (targets, first) = (&passage.targets()[range.clone()], range.start + 1);
             // Log-probabilities below 16 nats are no longer those of the base.

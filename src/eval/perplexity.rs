@@ -1,8 +1,10 @@
 //! Perplexity as llama-perplexity computes it, and the same of continuations read against compressed caches.
 //!
 //! Source: llama.cpp `tools/perplexity/perplexity.cpp` (`perplexity`): a text is cut into chunks that do not overlap, the first
-//! half of each is context and the rest is scored, all positions but the last predicting the next token.
-//! Deviation: the context is read before the scored tokens rather than with them, so that a pass can come in between.
+//! half of each is context and the rest is scored, all positions but the last predicting the next token. llama-perplexity reads
+//! several chunks side by side; here they come one after the other, in parts of the size that each of them has there.
+//! Deviation: in a comparison the context is read before the scored tokens rather than with them, so that a pass can come in
+//! between.
 
 use super::kl::{self, Scored};
 use super::{n_scored_at_once, Case, Event, Item, Outcome, Setting};
@@ -23,9 +25,14 @@ pub struct Passage {
 }
 
 impl Passage {
-    /// The continuation but for its last token, which predicts nothing.
+    /// The continuation. Its last token predicts nothing, but is read, too: the size of a batch decides how it is computed.
     fn given(&self) -> &[u32] {
-        &self.tokens[self.n_prompt..self.tokens.len() - 1]
+        &self.tokens[self.n_prompt..]
+    }
+
+    /// How many tokens are scored.
+    pub fn n_scored(&self) -> usize {
+        self.targets().len()
     }
 
     /// The tokens that are scored.
@@ -97,9 +104,38 @@ impl Perplexity {
 
     /// Its standard error.
     pub fn error(&self) -> f64 {
+        self.value() * self.nll().1
+    }
+
+    /// Mean of the negative log-likelihoods and its standard error.
+    pub fn nll(&self) -> (f64, f64) {
         let mean = self.sum / self.n as f64;
         let variance = self.sum_of_squares / self.n as f64 - mean * mean;
-        self.value() * (variance.max(0.0) / (self.n as f64 - 1.0).max(1.0)).sqrt()
+        (mean, (variance.max(0.0) / (self.n as f64 - 1.0).max(1.0)).sqrt())
+    }
+}
+
+/// How llama-perplexity puts chunks into batches: as many as fit into one of `-b` tokens are read side by side, and of each
+/// batch as many tokens are computed at once as `-ub` says, equally many of each chunk.
+#[derive(Clone, Copy, Debug)]
+pub struct Batches {
+    /// Tokens of a batch.
+    pub n_batch: usize,
+    /// Tokens that are computed at once.
+    pub n_ubatch: usize,
+}
+
+impl Batches {
+    /// Chunks of this length that are read side by side.
+    pub fn n_seq(&self, n_ctx: usize) -> usize {
+        (self.n_batch / n_ctx.max(1)).max(1)
+    }
+
+    /// Tokens of chunk `i` of `n_chunk` that are computed at once.
+    pub(super) fn n_at_once(&self, n_ctx: usize, i: usize, n_chunk: usize) -> usize {
+        let n_seq = self.n_seq(n_ctx);
+        let n_together = n_seq.min(n_chunk - i / n_seq * n_seq).max(1);
+        (self.n_ubatch / n_together).max(1)
     }
 }
 
@@ -111,12 +147,14 @@ impl Perplexity {
 pub fn run(
     engine: &mut Engine,
     passages: &[Passage],
+    batches: Batches,
     mut on_logits: impl FnMut(&[f32]) -> Result<()>,
     mut on_passage: impl FnMut(usize, &Perplexity) -> Result<()>,
 ) -> Result<Perplexity> {
     let mut total = Perplexity::default();
     for (i, passage) in passages.iter().enumerate() {
-        read(engine, passage, |logits, range| {
+        let n_at_once = batches.n_at_once(passage.tokens.len(), i, passages.len());
+        read(engine, passage, batches.n_batch, n_at_once, |logits, range| {
             total.extend(kl::nll(logits, &passage.targets()[range]));
             on_logits(logits)
         })?;
@@ -126,21 +164,28 @@ pub fn run(
     Ok(total)
 }
 
-/// Reads a whole passage into an empty cache; hands over logits and the places they have among the targets.
+/// Reads a whole passage into an empty cache, in batches and of these `n_at_once` tokens at a time; hands over logits and the
+/// places they have among the targets.
 pub(super) fn read(
     engine: &mut Engine,
     passage: &Passage,
-    on_logits: impl FnMut(&mut [f32], Range<usize>) -> Result<()>,
+    n_batch: usize,
+    n_at_once: usize,
+    mut on_logits: impl FnMut(&mut [f32], Range<usize>) -> Result<()>,
 ) -> Result<()> {
     engine.clear()?;
-    engine.decode(
-        &passage.tokens[..passage.n_prompt],
-        Want::Nothing,
-        &Taps::default(),
-        &mut Recorded::default(),
-        |_, _| Ok(()),
-    )?;
-    follow(engine, passage, on_logits)
+    let n_at_once = n_at_once.min(n_scored_at_once(engine));
+    for batch in parts(0..passage.tokens.len(), n_batch.max(1)) {
+        for part in parts(batch, n_at_once) {
+            append(engine, passage, part, &mut on_logits)?;
+        }
+    }
+    Ok(())
+}
+
+/// A range in parts of `n`, but for the last.
+fn parts(range: Range<usize>, n: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(n).map(move |at| at..(at + n).min(range.end))
 }
 
 impl Item for Passage {
@@ -204,12 +249,31 @@ fn follow(
     mut on_logits: impl FnMut(&mut [f32], Range<usize>) -> Result<()>,
 ) -> Result<()> {
     let n = n_scored_at_once(engine);
-    for (i, tokens) in passage.given().chunks(n).enumerate() {
-        engine.decode(tokens, Want::All, &Taps::default(), &mut Recorded::default(), |range, logits| {
-            on_logits(logits, i * n + range.start..i * n + range.end)
-        })?;
-    }
-    Ok(())
+    parts(passage.n_prompt..passage.tokens.len(), n).try_for_each(|part| append(engine, passage, part, &mut on_logits))
+}
+
+/// Reads tokens of a passage behind those before them; hands over the logits that predict a target, and their places among the
+/// targets.
+fn append(
+    engine: &mut Engine,
+    passage: &Passage,
+    part: Range<usize>,
+    on_logits: &mut impl FnMut(&mut [f32], Range<usize>) -> Result<()>,
+) -> Result<()> {
+    let (n_vocab, n_target) = (engine.model().hp.n_vocab, passage.targets().len());
+    let first = part.start.max(passage.n_prompt);
+    let want = Want::Tail(part.end.saturating_sub(first));
+    let mut at = first - passage.n_prompt;
+    engine.decode(&passage.tokens[part], want, &Taps::default(), &mut Recorded::default(), |_, logits| {
+        // What the last token of all predicts is not known.
+        let n = (logits.len() / n_vocab).min(n_target - at);
+        let places = at..at + n;
+        at += n;
+        if n > 0 {
+            on_logits(&mut logits[..n * n_vocab], places)?;
+        }
+        Ok(())
+    })
 }
 
 pub(super) fn finite(passage: &Passage, x: f64) -> Result<()> {
@@ -230,10 +294,26 @@ mod tests {
         assert_eq!(cut.len(), 4);
         assert_eq!(cut[1].tokens, [1, 19, 20, 21, 22, 23, 24, 25]);
         // n_ctx - 1 - n_ctx / 2 positions are scored, the first of them after the first token of the second half.
-        assert_eq!((cut[1].given(), cut[1].targets()), (&[22, 23, 24][..], &[23, 24, 25][..]));
+        assert_eq!((cut[1].given(), cut[1].targets()), (&[22, 23, 24, 25][..], &[23, 24, 25][..]));
         assert_eq!(chunks(&tokens, 8, Some(2), None).unwrap()[1].tokens[0], 18);
         let error = chunks(&tokens, 18, None, None).unwrap_err().to_string();
         assert!(error.contains("at least 36 tokens") && error.contains("has 35"), "{error}");
+    }
+
+    #[test]
+    fn chunks_share_a_batch_as_in_llama_perplexity() {
+        let batches = Batches { n_batch: 2048, n_ubatch: 512 };
+        let at_once = |n_ctx: usize, n_chunk: usize| -> Vec<usize> {
+            (0..n_chunk).map(|i| batches.n_at_once(n_ctx, i, n_chunk)).collect()
+        };
+        // Two chunks side by side, alone, four and then a last one, and longer than a batch.
+        assert_eq!(at_once(128, 2), [256; 2]);
+        assert_eq!(at_once(128, 1), [512]);
+        assert_eq!(at_once(512, 5), [128, 128, 128, 128, 512]);
+        assert_eq!(at_once(128, 17), [[32; 16].to_vec(), vec![512]].concat());
+        assert_eq!(at_once(4096, 3), [512; 3]);
+        assert_eq!((batches.n_seq(512), batches.n_seq(4096), batches.n_seq(600)), (4, 1, 3));
+        assert_eq!(parts(3..10, 4).collect::<Vec<_>>(), [3..7, 7..10]);
     }
 
     #[test]

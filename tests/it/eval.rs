@@ -3,11 +3,14 @@
 use crate::support::{engine, model, nmse};
 use gracekv::compress::{by_name, MethodOptions};
 use gracekv::engine::{Recorded, Taps, Want};
+use gracekv::eval::perplexity::{self, Batches};
 use gracekv::eval::tasks::haystack;
-use gracekv::eval::{perplexity, Case, Setting};
+use gracekv::eval::{Case, Setting};
 use gracekv::pass::{PassOptions, Target};
 use gracekv::session::Session;
 use gracekv::tokenizer::Tokenizer;
+
+const BATCHES: Batches = Batches { n_batch: 512, n_ubatch: 512 };
 
 fn case(method: &str, ratio: f64) -> Case {
     Case { method: by_name(method, &MethodOptions::default()).unwrap(), ratio }
@@ -23,7 +26,7 @@ fn nothing_is_lost_at_ratio_1_and_losses_show() {
     let setting = Setting { pass: PassOptions { force: true, ..Default::default() }, end_of_text: Vec::new() };
     let mut engine = engine(&model, 256, 2);
     let outcomes = perplexity::compare(&mut engine, &passages, &cases, &setting, |_| Ok(())).unwrap();
-    let plain = perplexity::run(&mut engine, &passages, |_| Ok(()), |_, _| Ok(())).unwrap();
+    let plain = perplexity::run(&mut engine, &passages, BATCHES, |_| Ok(()), |_, _| Ok(())).unwrap();
 
     let nll = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.nll).sum::<f64>();
     let kl = |i: usize| outcomes[i].results.iter().flatten().map(|s| s.kl).sum::<f64>() / 254.0;

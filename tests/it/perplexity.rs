@@ -111,6 +111,31 @@ fn the_table_has_the_form_of_llama_perplexitys() {
     assert!(number(&out, "Mean    KLD") > 0.0 && number(&out, "Mean PPL(Q)/PPL(base)") > 0.5);
 }
 
+/// Numbers that no model says are the file's fault, in the first chunk and in a later one.
+#[test]
+fn a_damaged_record_is_an_error_that_names_file_and_chunk() {
+    let folder = Folder::new();
+    folder.stdout("-f text -c 64 --chunks 3 --kl-divergence-base base");
+    let bytes = std::fs::read(folder.path("base")).unwrap();
+    let (head, n_row) = (20 + 3 * 64 * 4, 2 * (300 + 4));
+    for (chunk, row) in [(1, 0), (2, 5), (3, 30)] {
+        for (at, value) in [(0, f32::NAN), (4, f32::NEG_INFINITY), (0, 1e30), (4, 4.0)] {
+            let at = head + ((chunk - 1) * 31 + row) * n_row + at;
+            let mut bytes = bytes.clone();
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+            std::fs::write(folder.path("bad"), &bytes).unwrap();
+            let (code, out, err) = folder.run("--kl-divergence-base bad --kl-divergence");
+            let want = format!("error: bad: chunk {chunk}: what it holds for scored token {}", row + 1);
+            assert!(code == Some(1) && err.lines().any(|l| l.starts_with(&want)), "{value}: {out}{err}");
+            assert!(!out.contains("NaN") && !out.contains("inf"), "{value}: {out}");
+            assert_eq!(out.lines().filter(|l| l.contains('±')).count(), chunk - 1, "{out}");
+        }
+    }
+    // Chunks that are not asked for are not read.
+    let out = folder.stdout("--kl-divergence-base bad --kl-divergence --chunks 2");
+    assert_eq!(out.lines().filter(|l| l.trim_start().starts_with(['1', '2', '3'])).count(), 2, "{out}");
+}
+
 #[test]
 fn errors_are_one_line_and_leave_no_file() {
     let folder = Folder::new();
@@ -118,11 +143,16 @@ fn errors_are_one_line_and_leave_no_file() {
     let bytes = std::fs::read(folder.path("base")).unwrap();
     std::fs::write(folder.path("short"), &bytes[..bytes.len() - 1]).unwrap();
     std::fs::write(folder.path("other"), [&bytes[..12], &151_936u32.to_le_bytes(), &bytes[16..]].concat()).unwrap();
+    std::fs::write(folder.path("long"), [&bytes[..], &[0]].concat()).unwrap();
+    std::fs::write(folder.path("empty"), [&bytes[..16], &0u32.to_le_bytes()].concat()).unwrap();
     std::fs::write(folder.path("old"), "kept").unwrap();
     std::fs::write(folder.path("brief"), "the rain in the inner harbour").unwrap();
     let n = folder.files();
     let cases = [
         ("--kl-divergence-base short --kl-divergence", "short: 2 chunks of 64 tokens take"),
+        ("--kl-divergence-base long --kl-divergence", "it is damaged"),
+        ("--kl-divergence-base empty --kl-divergence", "empty: it has 0 chunks of 64 tokens: nothing to compare with"),
+        ("--kl-divergence-base base --kl-divergence --chunks 0", "--chunks 0"),
         ("--kl-divergence-base other --kl-divergence", "its vocabulary has 151936 tokens, the model's has 300"),
         ("--kl-divergence-base text --kl-divergence", "text: no file of log-probabilities"),
         ("--kl-divergence-base none --kl-divergence", "none: No such file"),

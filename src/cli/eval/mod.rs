@@ -87,6 +87,18 @@ and compressed by each; the answer comes from the compressed cache alone.
   gracekv-eval --heat-map entries.svg --kv-report report.json
 ",
     tables: &[OWN, COMPARE],
+    refused: &[],
+    also: &[
+        "chat-template",
+        "chat-template-file",
+        "chatml",
+        "jinja",
+        "chat-template-kwargs",
+        "reasoning",
+        "reasoning-effort",
+        "reasoning-budget",
+        "reasoning-preserve",
+    ],
     run,
 };
 

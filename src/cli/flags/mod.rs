@@ -7,6 +7,7 @@ mod adapter;
 mod compress;
 mod context;
 mod device;
+mod measure;
 mod model;
 mod needs;
 mod output;
@@ -19,6 +20,7 @@ mod template;
 
 use std::path::PathBuf;
 
+pub use self::measure::{in_measurement, Use};
 use super::low::{LowArgs, OnOffAuto};
 
 pub use needs::{unmet, Need, NEEDS};
