@@ -228,7 +228,7 @@ pub fn cache_type(name: &str) -> Result<Type> {
 }
 
 /// The context of the training, or what YaRN makes of it where that is asked for.
-fn trained(args: &HighArgs, hp: &Hparams) -> usize {
+pub fn trained(args: &HighArgs, hp: &Hparams) -> usize {
     match (args.low.rope.freq_scale, hp.global_layers().first().map(|&il| &hp.rope[il])) {
         (Some(scale), Some(rope)) if rope.ext_factor != 0.0 => (rope.n_ctx_orig as f32 / scale) as usize,
         _ => hp.n_ctx_train,

@@ -24,6 +24,7 @@ mod hub;
 mod kv_types;
 mod loading;
 mod lost_file;
+mod measuring;
 mod memory;
 mod methods;
 mod models;

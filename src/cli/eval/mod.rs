@@ -8,6 +8,7 @@ use super::high::HighArgs;
 use super::measure::{self, Given, Own, Progress, Tool, COMPARE};
 use super::process;
 use super::setup::{self, Loaded};
+use super::NewFile;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::eval::answer::{self, Event};
@@ -121,7 +122,10 @@ fn without_model(given: &Given) -> Option<Result<()>> {
         let _ = std::io::stdout().write_all(list.as_bytes());
         return Some(Ok(()));
     }
-    let map = given.last("--heat-map")?;
+    let Some(map) = given.last("--heat-map") else {
+        let why = "--kv-report is drawn by --heat-map FILE; gracekv-run writes it";
+        return given.last("--kv-report").map(|_| Err(Error::Usage(why.to_owned())));
+    };
     let draw = || {
         let report = given.last("--kv-report").ok_or_else(|| {
             Error::Usage("--heat-map draws a report of gracekv-run; name it with --kv-report".to_owned())
@@ -137,8 +141,9 @@ fn write_svg(path: &OsString, charts: &[Chart]) -> Result<()> {
 
 fn run(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Console<Stdout, Stderr>) -> Result<()> {
     let cases = given.cases(args)?;
-    let asked = Asked::new(given)?;
-    let settings = asked.settings(args)?;
+    let asked = Asked::new(given, args, loaded)?;
+    let settings = asked.settings(args, loaded)?;
+    let files = Files::create(given)?;
     // A folder of other settings is refused before the samples are made.
     let mut records = match given.last("--out") {
         Some(dir) => Records::open(Path::new(dir), &settings)?,
@@ -146,7 +151,21 @@ fn run(given: &Given, args: &HighArgs, loaded: &Loaded, console: &mut Console<St
     };
     let questions = asked.questions(args, loaded, console)?;
     ask(args, loaded, &questions, &cases, &mut records, console)?;
-    show(given, &Value::Object(settings), &records, console)
+    show(files, &Value::Object(settings), &records, console)
+}
+
+/// The files that are asked for, opened before anything is measured.
+struct Files {
+    json: Option<NewFile>,
+    csv: Option<NewFile>,
+    plot: Option<NewFile>,
+}
+
+impl Files {
+    fn create(given: &Given) -> Result<Files> {
+        let create = |name: &str| given.last(name).map(|path| NewFile::create(Path::new(path))).transpose();
+        Ok(Files { json: create("--json")?, csv: create("--csv")?, plot: create("--plot")? })
+    }
 }
 
 fn ask(
@@ -197,24 +216,23 @@ fn fits(questions: &[Question], cases: &[Case]) -> Result<()> {
 }
 
 /// Tables on standard output, and the files that are asked for.
-fn show(given: &Given, settings: &Value, records: &Records, console: &mut Console<Stdout, Stderr>) -> Result<()> {
+fn show(files: Files, settings: &Value, records: &Records, console: &mut Console<Stdout, Stderr>) -> Result<()> {
     let (rows, ranks) = (scores::rows(records.list()), scores::rank(records.list()));
     let mut text = scores::table(&rows).to_string();
     if ranks.len() > 1 {
         text += &format!("\n{}", scores::rank_table(&ranks));
     }
     console::out(console.write(text.as_bytes()))?;
-    if let Some(path) = given.last("--json") {
+    if let Some(file) = files.json {
         let json = scores::json(settings, records.list());
-        super::write_file(Path::new(path), format!("{json:#}\n").as_bytes())?;
+        file.save(|file| writeln!(file, "{json:#}"))?;
     }
-    if let Some(path) = given.last("--csv") {
-        let mut csv = Vec::new();
-        scores::csv(&mut csv, &rows).map_err(|e| Error::io(Path::new(path), e))?;
-        super::write_file(Path::new(path), &csv)?;
+    if let Some(file) = files.csv {
+        file.save(|file| scores::csv(file, &rows))?;
     }
-    match given.last("--plot") {
-        Some(path) => write_svg(path, &chart::scores(&rows)),
-        None => Ok(()),
+    if let Some(file) = files.plot {
+        let svg = plot::svg(&chart::scores(&rows))?;
+        file.save(|file| file.write_all(svg.as_bytes()))?;
     }
+    Ok(())
 }
