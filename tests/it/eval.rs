@@ -1,9 +1,10 @@
 //! Measurements on a real model: the control that nothing is lost at ratio 1, and that what is lost shows.
 
-use crate::support::{engine, model, nmse};
+use crate::support::{engine, model, nmse, tiny};
 use gracekv::compress::{by_name, MethodOptions};
 use gracekv::engine::{Recorded, Taps, Want};
-use gracekv::eval::perplexity::{self, Batches};
+use gracekv::eval::kl;
+use gracekv::eval::perplexity::{self, Batches, Perplexity};
 use gracekv::eval::tasks::haystack;
 use gracekv::eval::{Case, Setting};
 use gracekv::pass::{PassOptions, Target};
@@ -65,4 +66,48 @@ fn a_batch_behind_a_compressed_cache_equals_its_tokens_one_by_one() {
     let error = nmse(&batch, &single);
     assert!(error < 1e-4, "NMSE {error}");
     assert_eq!(batch.len(), 40 * model.hp.n_vocab);
+}
+
+/// How many tokens ggml is given at once decides how it rounds, so a chunk is read in the parts that it has in llama-perplexity.
+#[test]
+fn a_chunk_is_computed_in_llama_perplexitys_parts() {
+    let model = tiny::model("llama");
+    let n_vocab = model.hp.n_vocab;
+    let tokens: Vec<u32> = (0..400).map(|i| i * 37 % 256).collect();
+    let mut engine = engine(&model, 128, 1);
+    let mut in_parts = |passages: &[perplexity::Passage], parts: &[usize]| {
+        let mut total = Perplexity::default();
+        for passage in passages {
+            engine.clear().unwrap();
+            let (mut all, mut rest) = (Vec::new(), &passage.tokens[..]);
+            for &n in parts {
+                let part;
+                (part, rest) = rest.split_at(n);
+                let keep = |_, logits: &mut Vec<f32>| {
+                    all.extend_from_slice(logits);
+                    Ok(())
+                };
+                engine.decode(part, Want::All, &Taps::default(), &mut Recorded::default(), keep).unwrap();
+            }
+            total.extend(kl::nll(&all[64 * n_vocab..127 * n_vocab], &passage.tokens[65..]));
+        }
+        total.value()
+    };
+    let mut other = crate::support::engine(&model, 128, 1);
+    let cases: [(usize, usize, usize, &[usize]); 4] = [
+        (2048, 512, 3, &[128]),
+        (2048, 128, 3, &[42, 42, 42, 2]),
+        (128, 128, 2, &[128]),
+        (64, 48, 2, &[48, 16, 48, 16]),
+    ];
+    for (n_batch, n_ubatch, n_chunk, parts) in cases {
+        let passages = perplexity::chunks(&tokens, 128, Some(n_chunk), None).unwrap();
+        let batches = Batches { n_batch, n_ubatch };
+        let got = perplexity::run(&mut other, &passages, batches, |_| Ok(()), |_, _| Ok(())).unwrap().value();
+        let want = in_parts(&passages, parts);
+        assert!((got / want - 1.0).abs() < 1e-7, "{parts:?}: {got} {want}");
+        // Other parts give another number, or nothing would be shown; the last case has less than 64 tokens either way.
+        let halves = in_parts(&passages, &[64, 63]);
+        assert!(n_batch == 64 || (got / halves - 1.0).abs() > 1e-6, "{parts:?}: {got} {halves}");
+    }
 }
