@@ -58,7 +58,8 @@ impl HighArgs {
         }
         let replaces = low.escape;
         let escape = |bytes: Vec<u8>| if replaces { unescape(&bytes) } else { bytes };
-        let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s, "--file")?), s)).transpose()?;
+        let file = if matches!(low.prompt, Some(Source::Binary(_))) { "--binary-file" } else { "--file" };
+        let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s, file)?), s)).transpose()?;
         let system = low.system_prompt.as_ref();
         let system_prompt =
             system.map(|s| text("the system prompt", read(s, "--system-prompt-file")?, s)).transpose()?;
@@ -132,7 +133,7 @@ fn adjust(low: &mut LowArgs) {
 
 /// The bytes of a text; `option` names its file.
 fn read(source: &Source, option: &str) -> Result<Vec<u8>> {
-    let read_file = |option: &str, path: &Path| {
+    let read_file = |path: &Path| {
         let mut bytes = Vec::new();
         let failed = |e| Error::Context { what: format!("{option} {}: {e}", path.display()) };
         let file = File::open(path).map_err(failed)?;
@@ -146,9 +147,9 @@ fn read(source: &Source, option: &str) -> Result<Vec<u8>> {
     };
     match source {
         Source::Text(text) => Ok(text.clone().into_bytes()),
-        Source::Binary(path) => read_file("--binary-file", path),
+        Source::Binary(path) => read_file(path),
         Source::File(path) => {
-            let mut bytes = read_file(option, path)?;
+            let mut bytes = read_file(path)?;
             if bytes.last() == Some(&b'\n') {
                 bytes.pop();
             }

@@ -118,5 +118,6 @@ fn the_last_grammar_or_schema_counts() {
     let args = low(&["-jf", "s.json", "--grammar", "x"]);
     assert_eq!(args.constraint, Some(Constraint::Gbnf(Source::Text("x".into()))));
     assert_eq!(args.warnings, ["a grammar and a JSON schema exclude each other: the last one is used"]);
-    assert!(high(&["--grammar-file", "missing.gbnf"]).unwrap_err().to_string().starts_with("missing.gbnf: "));
+    let missing = high(&["--grammar-file", "missing.gbnf"]).unwrap_err().to_string();
+    assert!(missing.starts_with("--grammar-file missing.gbnf: "), "{missing}");
 }
