@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(words("jais-2", "a  b"), ["a", " ", " b"]);
         assert_eq!(
             words("jais-2", &format!("a {}b", "\u{3000}".repeat(4))),
-            ["a", &format!(" {}", "\u{3000}".repeat(3)), "\u{3000}", "b"]
+            ["a", &format!(" {}", "\u{3000}".repeat(3)), "\u{3000}b"]
         );
         assert_eq!(words("jais-2", "a  \n  b"), ["a", "  \n", " ", " b"]);
     }
