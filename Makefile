@@ -9,9 +9,13 @@ MODELS ?= smollm2
 FEATURES ?= rpc
 # Arguments of scripts/bench.py, for example: make bench BENCH='--models smollm2 -r 3'
 BENCH ?=
+# How long each target is fuzzed, and which (all of fuzz/targets unless some are named); how long the soak takes.
+SECONDS ?= 60
+TARGETS ?=
+MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build models demo test bench check-robustness bindings clean-models
+.PHONY: help setup build models demo test bench check-robustness fuzz soak sanitize bindings clean-models
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -38,8 +42,18 @@ bench: build ## build llama.cpp and measure both programs in turn (long; options
 	@scripts/fetch_models.py all
 	scripts/bench.py $(BENCH)
 
-check-robustness: setup ## try tens of thousands of hostile inputs and count what was refused, crashed or hung (1 minute)
+check-robustness: setup ## try a million hostile inputs and count what was refused, crashed or hung (5 to 15 minutes)
+	@scripts/fetch_models.py smollm2 vocab
 	$(CARGO) bench --locked --features '$(FEATURES)' --bench robustness
+
+fuzz: setup ## fuzz each target of fuzz/ for SECONDS, guided by coverage, on the stable toolchain (Linux)
+	FEATURES='$(FEATURES)' scripts/fuzz.sh $(SECONDS) $(TARGETS)
+
+soak: setup ## load, read, compress, generate and drop for MINUTES, watching resident memory
+	$(CARGO) bench --locked --features '$(FEATURES)' --bench soak -- $(MINUTES)
+
+sanitize: setup ## run tests on a ggml with AddressSanitizer and UndefinedBehaviorSanitizer
+	scripts/sanitize.sh ggml
 
 # build.rs writes its bindings below target/, never into the sources; the newest ones are the ones just made.
 bindings: setup ## regenerate bindings/ggml.rs (needs libclang)
