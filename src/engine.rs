@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::ggml::{Backend, BufferType, Context, Scheduler, Tensor, ThreadParams, Type};
 use crate::model::{graph_size, Attention, GraphSpec, Model, ModelGraph};
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
 /// `-fa`.
@@ -125,6 +126,7 @@ pub struct Engine {
     pub cache: KvCache,
     kept: Option<ModelGraph>,
     projection: Option<Tensor>,
+    stop: Option<Arc<AtomicBool>>,
     /// Graphs that were run again without being built again.
     pub n_reused: u64,
 }
@@ -157,7 +159,13 @@ impl Engine {
         let backends = devices.chain([cpu]).collect::<Result<Vec<_>>>()?;
         let sched = Scheduler::new(backends, graph_size(&model), !model.offload.ops_stay)?;
         let cache = Self::new_cache(&model, &options)?;
-        Ok(Engine { model, options, sched, cache, kept: None, projection: None, n_reused: 0 })
+        Ok(Engine { model, options, sched, cache, kept: None, projection: None, stop: None, n_reused: 0 })
+    }
+
+    /// While this is set, a batch that the CPU is reading ends with [`Error::Interrupted`] and leaves the cache as it was before its
+    /// ubatch; a single token is always finished.
+    pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
     }
 
     fn new_cache(model: &Model, o: &EngineOptions) -> Result<KvCache> {
@@ -357,6 +365,7 @@ impl Engine {
         let is_batch = tokens.len() > 1;
         let n_threads = if is_batch { self.options.n_threads_batch } else { self.options.n_threads };
         self.sched.set_threads(n_threads, is_batch);
+        self.sched.set_stop(self.stop.clone().filter(|_| is_batch));
         self.sched.compute(&mut g.graph)?;
         self.record(g, pos, tap_ids, record)?;
         let Some(t) = &g.outputs.logits else { return Ok(Vec::new()) };

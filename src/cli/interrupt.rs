@@ -19,7 +19,7 @@ pub struct Interrupt(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    pressed: AtomicBool,
+    pressed: Arc<AtomicBool>,
     /// Nothing asks for signals yet.
     is_starting: AtomicBool,
     /// The signal that ends the program, 0 = none.
@@ -113,6 +113,11 @@ impl Interrupt {
     /// Whether a signal came since the last [`Interrupt::clear`].
     pub fn is_pending(&self) -> bool {
         self.0.pressed.load(Ordering::SeqCst)
+    }
+
+    /// What [`Interrupt::is_pending`] reads, for those who ask in the middle of a computation.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        self.0.pressed.clone()
     }
 
     /// The exit status of a program that a signal is ending.

@@ -4,7 +4,10 @@ use super::device::{BufferType, Device};
 use super::rpc::Waiting;
 use super::sys;
 use crate::error::{Error, Result};
+use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 /// `--numa`: how threads are divided among the nodes of a machine with several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,8 @@ pub struct Backend {
     /// For single tokens, and for batches where those are placed in another way.
     pools: Vec<NonNull<sys::ggml_threadpool>>,
     active: usize,
+    /// What ggml looks at between two operations.
+    stop: Option<Arc<AtomicBool>>,
 }
 
 // SAFETY: a backend may be used from any one thread at a time; every method that computes takes it by `&mut` through the scheduler.
@@ -84,7 +89,7 @@ impl Backend {
         unsafe {
             let raw = NonNull::new(sys::ggml_backend_cpu_init())
                 .ok_or_else(|| Error::ggml("the CPU backend cannot be started"))?;
-            let mut backend = Backend { raw, pools: Vec::new(), active: 0 };
+            let mut backend = Backend { raw, pools: Vec::new(), active: 0, stop: None };
             for threads in [Some(threads), batch].into_iter().flatten() {
                 let mut params = sys::ggml_threadpool_params_default(threads.n_threads as i32);
                 params.poll = threads.poll;
@@ -114,7 +119,7 @@ impl Backend {
         // SAFETY: devices are static objects of the registry; null is checked.
         let raw = NonNull::new(unsafe { sys::ggml_backend_dev_init(device.raw(), std::ptr::null()) })
             .ok_or_else(|| Error::ggml(format!("device {} cannot be started", device.name())))?;
-        Ok(Backend { raw, pools: Vec::new(), active: 0 })
+        Ok(Backend { raw, pools: Vec::new(), active: 0, stop: None })
     }
 
     /// The default kind of memory.
@@ -137,9 +142,29 @@ impl Backend {
         }
     }
 
+    /// Computations of this backend end with [`Error::Interrupted`] while `stop` is set; only the CPU has such a thing.
+    pub fn set_stop(&mut self, stop: Option<Arc<AtomicBool>>) {
+        if self.pools.is_empty() {
+            return;
+        }
+        let (call, data): (sys::ggml_abort_callback, _) = match &stop {
+            Some(flag) => (Some(is_set), Arc::as_ptr(flag).cast_mut().cast()),
+            None => (None, std::ptr::null_mut()),
+        };
+        // SAFETY: only a CPU backend has pools; the flag lives as long as `self.stop`, which goes after the backend or after ggml
+        // has been given another one, and no computation runs while `&mut self` is held.
+        unsafe { sys::ggml_backend_cpu_set_abort_callback(self.raw.as_ptr(), call, data) }
+        self.stop = stop;
+    }
+
     pub(super) fn raw(&self) -> sys::ggml_backend_t {
         self.raw.as_ptr()
     }
+}
+
+unsafe extern "C" fn is_set(flag: *mut c_void) -> bool {
+    // SAFETY: ggml gives back what `set_stop` gave it, an `AtomicBool` that the backend keeps alive.
+    unsafe { (*flag.cast::<AtomicBool>()).load(Ordering::Relaxed) }
 }
 
 impl Drop for Backend {

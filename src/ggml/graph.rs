@@ -8,7 +8,8 @@ use super::tensor::Tensor;
 use super::{sys, transfer};
 use crate::error::{Error, Result};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// A set of operations in the order in which they run.
 pub struct Graph {
@@ -147,6 +148,7 @@ impl Scheduler {
         // SAFETY: the graph is allocated by this scheduler, and `&mut` of both keeps other users away.
         match unsafe { sys::ggml_backend_sched_graph_compute(self.raw.as_ptr(), graph.raw.as_ptr()) } {
             sys::GGML_STATUS_SUCCESS => Ok(()),
+            sys::GGML_STATUS_ABORTED => Err(Error::Interrupted),
             sys::GGML_STATUS_ALLOC_FAILED => Err(Error::ggml("not enough memory to run a graph")),
             code => Err(Error::ggml(format!("running a graph failed with status {code}"))),
         }
@@ -190,6 +192,13 @@ impl Scheduler {
     pub fn set_threads(&mut self, n_threads: usize, is_batch: bool) {
         if let Some(cpu) = self.backends.last_mut() {
             cpu.set_threads(n_threads, is_batch);
+        }
+    }
+
+    /// The CPU stops between two operations while this is set; [`Scheduler::compute`] then fails with [`Error::Interrupted`].
+    pub fn set_stop(&mut self, stop: Option<Arc<AtomicBool>>) {
+        if let Some(cpu) = self.backends.last_mut() {
+            cpu.set_stop(stop);
         }
     }
 

@@ -3,7 +3,9 @@
 //! ggml's fused attention sums values in f16, its matrix products round queries and probabilities to f16, the kernel keeps f32:
 //! the bounds below are what that costs, with room for other processors.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gracekv::cache::memory::Random;
 use gracekv::engine::{Engine, EngineOptions, FlashAttn, Recorded, Taps, Want};
@@ -248,4 +250,47 @@ fn wrong_requests_are_errors() {
     let e = with_error(&|o| o.ty_k = Type::Q4_K);
     assert_eq!(e, "-ctk q4_K needs heads of a multiple of 256 numbers; this model has 32; use f16");
     assert!(with_error(&|o| o.n_ctx = 0).contains("dimensions"));
+}
+
+/// Ctrl-C does not wait for a batch of many tokens: what was stopped leaves no trace, whichever layers a model has.
+#[test]
+fn a_stopped_batch_leaves_the_cache_as_it_was() {
+    for (name, model) in models() {
+        let tokens = tokens(&model, 220, 5);
+        let (begin, rest) = tokens.split_at(90);
+        let mut undisturbed = with(&model, |o| o.n_ubatch = 64);
+        decode(&mut undisturbed, begin);
+        let expected = decode(&mut undisturbed, rest);
+
+        let mut engine = with(&model, |o| o.n_ubatch = 64);
+        let stop = Arc::new(AtomicBool::new(false));
+        engine.set_stop(stop.clone());
+        for micros in [0, 30, 100, 300, 1000, 3000] {
+            engine.clear().unwrap();
+            decode(&mut engine, begin);
+            let result = std::thread::scope(|scope| {
+                let late = || {
+                    std::thread::sleep(Duration::from_micros(micros));
+                    stop.store(true, Ordering::SeqCst);
+                };
+                match micros {
+                    0 => late(),
+                    _ => drop(scope.spawn(late)),
+                }
+                engine.decode_last(rest, &Taps::default(), &mut Recorded::default())
+            });
+            stop.store(false, Ordering::SeqCst);
+            let n_past = engine.cache.n_past();
+            match result {
+                Err(Error::Interrupted) => assert_eq!((n_past - begin.len()) % 64, 0, "{name}"),
+                other => assert!(micros > 0 && other.unwrap() == expected, "{name}"),
+            }
+            if n_past < tokens.len() {
+                assert_eq!(decode(&mut engine, &tokens[n_past..]), expected, "{name}, stopped after {n_past} tokens");
+            }
+        }
+        // A single token is finished: what was shown is in the cache.
+        stop.store(true, Ordering::SeqCst);
+        assert_eq!(decode(&mut engine, &[7]), decode(&mut undisturbed, &[7]), "{name}");
+    }
 }

@@ -136,6 +136,7 @@ fn load_and_run(mut low: LowArgs, console: &mut Console<Stdout, Stderr>, interru
         session.engine.clear()?;
     }
     perf.loaded();
+    session.engine.set_stop(interrupt.flag());
     let runner = Runner::new(&args, &loaded, session, console, perf, interrupt.clone())?;
     interrupt.started();
     runner.run(&loaded)
