@@ -10,7 +10,9 @@ For every ratio gracekv-run reads a prompt of some 7,500 tokens, compresses its 
   empty     decoding after the pass runs at 0.85 or more of the speed with an empty cache
   llama     and, with --llama-bench, at least 4 times as fast as llama.cpp's better setting of -fa at the same depth
 
-Speeds are measured in turn, so they mean something on a quiet machine only. Exits with 1 when a check fails.
+Speeds are medians of --rounds short runs, each beside one on an empty cache: the state after the pass is kept as a prompt
+cache, so that nothing is read again. llama.cpp's speed is compared by way of the speed on an empty cache, too, because that of a
+machine changes from minute to minute. Exits with 1 when a check fails.
 
 Example: scripts/check_memory.py --ratios 32 --llama-bench target/llama.cpp/build/bin/llama-bench
 """
@@ -48,7 +50,6 @@ class Run:
 
     report: dict
     prompt_ms: float
-    speed: float
 
 
 def pseudo_english(n_tokens):
@@ -77,25 +78,37 @@ def find(pattern, text, what):
     return float(match.group(1))
 
 
-def compress(args, file, ratio):
-    with tempfile.TemporaryDirectory() as folder:
-        report = pathlib.Path(folder) / "report.json"
-        command = [str(args.gracekv_run.resolve()), "-m", str(args.model), "-f", str(file), "-c", str(args.context), "-t", str(args.threads),
-                   "-n", str(N_LOOKAHEAD + args.generate), "--temp", "0", "--ignore-eos", "-no-cnv", "--no-display-prompt",
-                   "--kv-ratio", str(ratio), "--kv-lookahead", str(N_LOOKAHEAD), "--kv-report", str(report)]
-        run = subprocess.run(command, capture_output=True, text=True, errors="replace")
-        if run.returncode != 0:
-            said = run.stderr.strip().splitlines() or ["no message"]
-            raise BenchError(f"{' '.join(command)}: exit {run.returncode}: {said[-1]}")
-        return Run(
-            json.loads(report.read_text(encoding="utf-8")),
-            find(r"prompt eval time =\s*([0-9.]+) ms", run.stderr, "prompt eval time"),
-            find(r"eval since pass\s*=.*?([0-9.]+) tokens per second", run.stderr, "speed after the pass"),
-        )
+def generate(args, file, ratio, folder, *more):
+    """What is said by a run that begins with the state in the folder, where there is one."""
+    command = [str(args.gracekv_run.resolve()), "-m", str(args.model), "-f", str(file), "-c", str(args.context), "-t", str(args.threads),
+               "-n", str(N_LOOKAHEAD + args.generate), "--temp", "0", "--ignore-eos", "-no-cnv", "--no-display-prompt",
+               "--kv-ratio", str(ratio), "--kv-lookahead", str(N_LOOKAHEAD), "--prompt-cache", str(pathlib.Path(folder) / "state"), *more]
+    run = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    if run.returncode != 0:
+        said = run.stderr.strip().splitlines() or ["no message"]
+        raise BenchError(f"{' '.join(command)}: exit {run.returncode}: {said[-1]}")
+    return run.stderr
 
 
-def check(ratio, run, context, empty, llama):
-    """Name, measured, limit and verdict of each check."""
+def compress(args, file, ratio, folder):
+    """Reads the prompt and compresses it; the state stays in the folder."""
+    report = pathlib.Path(folder) / "report.json"
+    said = generate(args, file, ratio, folder, "--kv-report", str(report))
+    return Run(json.loads(report.read_text(encoding="utf-8")), find(r"prompt eval time =\s*([0-9.]+) ms", said, "prompt eval time"))
+
+
+def speeds(args, file, ratio, folder):
+    """Tokens per second from the compressed cache and from an empty one, in turn; medians."""
+    def after_the_pass():
+        said = generate(args, file, ratio, folder, "--prompt-cache-ro")
+        return find(r" eval time =.* runs .*?([0-9.]+) tokens per second", said, "speed from a prompt cache")
+
+    pairs = [(after_the_pass(), empty_speed(args)) for _ in range(args.rounds)]
+    return [statistics.median(of_one) for of_one in zip(*pairs)]
+
+
+def check(ratio, run, context, speed, empty, llama):
+    """Name, measured, limit and verdict of each check; `llama` is a share of the speed on an empty cache."""
     memory, plan = run.report["memory"], run.report["plan"]
     before, after = memory["kv_bytes_before"], memory["kv_bytes_after"]
     per_token = before / context
@@ -109,10 +122,10 @@ def check(ratio, run, context, empty, llama):
         ("resident", f"-{fell / mib:.1f} MiB", f">= {0.8 * (before - after) / mib:.1f} MiB", fell >= 0.8 * (before - after)),
         ("peak", f"+{rose / mib:.1f} MiB", f"<= {0.1 * before / mib:.1f} MiB", rose <= 0.1 * before),
         ("pass", f"{run.report['time_ms']['total']:.0f} ms = {share:.1%}", "<= 10% of prefill", share <= 0.1),
-        ("empty", f"{run.speed:.2f} t/s = {run.speed / empty:.2f}", ">= 0.85 of empty", run.speed >= 0.85 * empty),
+        ("empty", f"{speed:.2f} t/s = {speed / empty:.2f}", ">= 0.85 of empty", speed >= 0.85 * empty),
     ]
     if llama:
-        checks.append(("llama", f"{run.speed / llama:.1f} x", ">= 4 x llama.cpp", run.speed >= 4 * llama))
+        checks.append(("llama", f"{speed / empty / llama:.1f} x", ">= 4 x llama.cpp", speed >= 4 * llama * empty))
     return checks
 
 
@@ -125,9 +138,14 @@ def empty_speed(args):
     return bench(args, args.gracekv_bench, "-d", "0")
 
 
-def llama_speed(args, n_depth):
-    """Tokens per second of llama.cpp's better setting at the depth."""
-    return max(bench(args, args.llama_bench, "-d", str(n_depth), "-fa", fa) for fa in ("0", "1"))
+def llama_share(args, n_depth):
+    """llama.cpp's speed at the depth, better setting, as a share of gracekv's on an empty cache."""
+    empty = [empty_speed(args)]
+    depth = []
+    for fa in ("0", "1"):
+        depth.append(bench(args, args.llama_bench, "-d", str(n_depth), "-fa", fa))
+        empty.append(empty_speed(args))
+    return max(depth) / statistics.median(empty)
 
 
 def arguments():
@@ -137,7 +155,8 @@ def arguments():
     parser.add_argument("--text", type=pathlib.Path, nargs="*", metavar="FILE", help="texts of the prompt (default: made up)")
     parser.add_argument("--tokens", type=int, default=7500, help="of the prompt, about (default: %(default)s)")
     parser.add_argument("-c", "--context", type=int, default=8192, help="(default: %(default)s)")
-    parser.add_argument("-n", "--generate", type=int, default=64, help="tokens after the pass (default: %(default)s)")
+    parser.add_argument("-n", "--generate", type=int, default=96, help="tokens after the pass (default: %(default)s)")
+    parser.add_argument("-r", "--rounds", type=int, default=9, help="of each speed (default: %(default)s)")
     parser.add_argument("-t", "--threads", type=int, default=os.cpu_count(), help="(default: all cores, %(default)s)")
     parser.add_argument("--gracekv-run", type=pathlib.Path, default=ROOT / "target/release/gracekv-run", metavar="PROGRAM")
     parser.add_argument("--gracekv-bench", type=pathlib.Path, default=ROOT / "target/release/gracekv-bench", metavar="PROGRAM")
@@ -154,16 +173,13 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "prompt.txt"
             file.write_text(prompt(args), encoding="utf-8")
-            llama = llama_speed(args, args.tokens) if args.llama_bench else 0.0
-            before = empty_speed(args)
+            llama = llama_share(args, args.tokens) if args.llama_bench else 0.0
             for i, ratio in enumerate(ratios):
                 print(f"ratio {ratio} ({i + 1}/{len(ratios)})", file=sys.stderr, flush=True)
-                run = compress(args, file, ratio)
-                # Speed before and after the run, so that a change of the machine's load shows in both.
-                after = empty_speed(args)
-                empty = statistics.mean((before, after))
-                before = after
-                for name, measured, wanted, passed in check(ratio, run, args.context, empty, llama):
+                (pathlib.Path(folder) / "state").unlink(missing_ok=True)
+                run = compress(args, file, ratio, folder)
+                speed, empty = speeds(args, file, ratio, folder)
+                for name, measured, wanted, passed in check(ratio, run, args.context, speed, empty, llama):
                     n_failed += not passed
                     print(f"| {ratio} | {name} | {measured} | {wanted} | {'pass' if passed else 'FAIL'} |", flush=True)
         print(f"\n{run.report['plan']['n_tokens']} tokens; {n_failed} checks failed" if n_failed else "\nall checks passed")

@@ -36,24 +36,31 @@ seconds=$1
 shift
 SEEDS=$out/seeds "$bin/seeds" > "$out/seeds.log" 2>&1 || { tail -n 20 "$out/seeds.log"; exit 1; }
 
-failed=0
-table=$(printf '%-14s%12s%10s%10s%8s' target inputs seconds corpus found)
-for name in ${*:-$names}; do
-  mkdir -p "$out/corpus/$name" "$out/found/$name"
-  dictionary=fuzz/dictionaries/$name.dict
-  log=$out/$name.log
-  args=("${limits[@]}" -max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$out/found/$name/")
+# Fuzzes one target and leaves its line of the table.
+fuzz() {
+  local name=$1 begun inputs log=$out/$1.log dictionary=fuzz/dictionaries/$1.dict
+  local args=("${limits[@]}" -max_total_time="$seconds" -print_final_stats=1 -artifact_prefix="$out/found/$name/")
   [ -e "$dictionary" ] && args+=(-dict="$dictionary")
-  echo "$name: $seconds s"
+  mkdir -p "$out/corpus/$name" "$out/found/$name"
   begun=$(date +%s)
   if ! "$bin/$name" "${args[@]}" "$out/corpus/$name" "$out/seeds/$name" > "$log" 2>&1; then
-    failed=1
+    touch "$out/$name.failed"
     sed -n '/panicked at\|^==[0-9]*==\|ERROR\|SUMMARY/p' "$log"
     find "$out/found/$name" -type f -newer "$out/seeds" -exec echo "again: scripts/fuzz.sh $name" {} \;
   fi
   inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-  table+=$(printf '\n%-14s%12s%10s%10s%8s' "$name" "${inputs:--}" $(($(date +%s) - begun)) \
-    "$(find "$out/corpus/$name" -type f | wc -l)" "$(find "$out/found/$name" -type f -newer "$out/seeds" | wc -l)")
+  printf '%-14s%12s%10s%10s%8s\n' "$name" "${inputs:--}" $(($(date +%s) - begun)) \
+    "$(find "$out/corpus/$name" -type f | wc -l)" "$(find "$out/found/$name" -type f -newer "$out/seeds" | wc -l)" > "$out/$name.row"
+}
+
+targets=(${*:-$names})
+echo "${#targets[@]} targets, $seconds s each, $(nproc) at a time"
+rm -f "$out"/*.row "$out"/*.failed
+for name in "${targets[@]}"; do
+  [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n
+  fuzz "$name" &
 done
-echo "$table"
-exit $failed
+wait
+printf '%-14s%12s%10s%10s%8s\n' target inputs seconds corpus found
+for name in "${targets[@]}"; do cat "$out/$name.row"; done
+! ls "$out"/*.failed > /dev/null 2>&1
