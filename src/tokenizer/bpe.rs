@@ -7,6 +7,7 @@
 //! Invalid UTF-8: each byte becomes U+FFFD, as there (which lets overlong forms and surrogates pass).
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use ahash::{AHashMap, AHashSet};
 use tokenizers::models::bpe::BPE;
@@ -42,6 +43,8 @@ impl Bpe {
         let model = BPE::builder()
             .vocab_and_merges(merges.vocab, merges.list)
             .ignore_merges(row.ignore_merges)
+            // Its cache belongs to the thread and outlives the model.
+            .cache_capacity(0)
             .build()
             .map_err(|e| failed(format!("key '{MERGES}': {e}")))?;
         Ok(Bpe {
@@ -57,7 +60,14 @@ impl Bpe {
     pub(super) fn encode(&self, text: &[u8], ids: &mut Vec<u32>) -> std::result::Result<(), String> {
         let text = decode(text);
         let mut encoded = String::new();
+        // Where in `ids` the tokens of a word begin and end: texts have few words, many times.
+        let mut known: AHashMap<&str, Range<usize>> = AHashMap::new();
         for word in self.pre_tokenizer.words(&text) {
+            if let Some(range) = known.get(word) {
+                ids.extend_from_within(range.clone());
+                continue;
+            }
+            let begin = ids.len();
             encoded.clear();
             encoded.extend(word.bytes().map(|byte| self.byte_chars[usize::from(byte)]));
             for token in self.model.tokenize(&encoded).map_err(|e| e.to_string())? {
@@ -66,6 +76,7 @@ impl Bpe {
                     Some(i) => ids.extend(&self.substitutes[i]),
                 }
             }
+            known.insert(word, begin..ids.len());
         }
         Ok(())
     }
