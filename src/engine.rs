@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ggml::{Backend, BufferType, Context, Scheduler, Tensor, ThreadParams, Type};
 use crate::model::{graph_size, Attention, GraphSpec, Model, ModelGraph};
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// `-fa`.
@@ -166,6 +166,19 @@ impl Engine {
     /// ubatch; a single token is always finished.
     pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
+    }
+
+    /// Whether the stop is set.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Runs `f` without looking at the stop.
+    pub fn unstopped<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let stop = self.stop.take();
+        let result = f(self);
+        self.stop = stop;
+        result
     }
 
     fn new_cache(model: &Model, o: &EngineOptions) -> Result<KvCache> {

@@ -13,7 +13,7 @@ use crate::ggml::{self, Transfers};
 use crate::model::Hparams;
 use crate::report::{LayerReport, Report, StageTimes};
 use rayon::prelude::*;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::Instant;
 
 /// Layers that are planned one by one before several are at once.
@@ -67,6 +67,22 @@ impl PassOptions {
         }
     }
 
+    /// The budget for `n_tokens`; the first tokens of all are sinks.
+    ///
+    /// # Errors
+    /// As [`Budget::of_ratio`].
+    pub fn budget(&self, hp: &Hparams, n_tokens: usize, is_first: bool) -> Result<Budget> {
+        let n_sink = if is_first { self.n_sink } else { 0 };
+        let n_head = hp.global_layers().len() * hp.n_head_kv;
+        Budget::of_ratio(self.ratio(n_tokens), n_head, n_tokens, n_sink, self.n_window)
+    }
+
+    /// Whether `n_tokens` that came since a pass can be compressed: as soon as an entry is left of them.
+    pub fn applies_further(&self, n_tokens: usize) -> bool {
+        let ratio = self.ratio(n_tokens);
+        self.force || (ratio > 1.0 && n_tokens as f64 >= ratio)
+    }
+
     /// Whether a prompt of `n_tokens` is compressed at all.
     pub fn applies(&self, n_tokens: usize) -> bool {
         self.force || (n_tokens >= self.n_min_tokens && self.ratio(n_tokens) > 1.0)
@@ -103,31 +119,42 @@ struct EngineSource<'a> {
     engine: RwLock<&'a mut Engine>,
     prompt: &'a [u32],
     mirror: &'a Mirror,
+    /// Whether the pass may be given up: nothing has been rewritten.
+    may_stop: bool,
     /// The output matrix that was read last: heads of one layer are asked for one after the other.
     wo: Mutex<Option<(usize, Arc<Vec<f32>>)>>,
 }
 
 impl<'a> EngineSource<'a> {
-    fn new(engine: &'a mut Engine, prompt: &'a [u32], mirror: &'a Mirror) -> Self {
-        EngineSource { engine: RwLock::new(engine), prompt, mirror, wo: Mutex::new(None) }
+    fn new(engine: &'a mut Engine, prompt: &'a [u32], mirror: &'a Mirror, may_stop: bool) -> Self {
+        EngineSource { engine: RwLock::new(engine), prompt, mirror, may_stop, wo: Mutex::new(None) }
+    }
+
+    /// The engine, unless the pass is to be given up.
+    fn engine(&self) -> Result<RwLockReadGuard<'_, &'a mut Engine>> {
+        let engine = self.engine.read().unwrap_or_else(|p| p.into_inner());
+        match self.may_stop && engine.is_stopped() {
+            true => Err(Error::Interrupted),
+            false => Ok(engine),
+        }
     }
 }
 
 impl Source for EngineSource<'_> {
     fn keys(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.mirror.read_keys(&self.engine.read().unwrap_or_else(|p| p.into_inner()).cache, il, g, first, out)
+        self.mirror.read_keys(&self.engine()?.cache, il, g, first, out)
     }
 
     fn values(&self, il: usize, g: usize, first: usize, out: &mut [f32]) -> Result<()> {
-        self.mirror.read_values(&self.engine.read().unwrap_or_else(|p| p.into_inner()).cache, il, g, first, out)
+        self.mirror.read_values(&self.engine()?.cache, il, g, first, out)
     }
 
     fn earlier(&self, il: usize, g: usize) -> Result<(Vec<f32>, Vec<f32>)> {
-        self.engine.read().unwrap_or_else(|p| p.into_inner()).cache.earlier(il, g)
+        self.engine()?.cache.earlier(il, g)
     }
 
     fn output_weight(&self, il: usize, h: usize) -> Result<Vec<f32>> {
-        let model = self.engine.read().unwrap_or_else(|p| p.into_inner()).model().clone();
+        let model = self.engine()?.model().clone();
         let mut last = self.wo.lock().unwrap_or_else(|p| p.into_inner());
         let wo = match &*last {
             Some((at, wo)) if *at == il => wo.clone(),
@@ -266,6 +293,7 @@ fn device_free(engine: &Engine) -> u64 {
 ///
 /// # Errors
 /// When the budget cannot be met or memory cannot be had. Layers that were rewritten before an error stay rewritten.
+/// [`Error::Interrupted`] when [`Engine::set_stop`] says so before anything was rewritten; the cache is as it was.
 pub fn run(
     engine: &mut Engine,
     method: &Named,
@@ -285,8 +313,7 @@ pub fn run(
     let (n_tokens, hp) = (prompt.len(), engine.model().hp.clone());
     let layers = hp.global_layers();
     let ratio = options.ratio(n_tokens);
-    let n_sink = if first == 0 { options.n_sink } else { 0 };
-    let budget = Budget::of_ratio(ratio, layers.len() * hp.n_head_kv, n_tokens, n_sink, options.n_window)?;
+    let budget = options.budget(&hp, n_tokens, first == 0)?;
     let needs = method.needs();
     let n_lookahead = lookahead_record.pos.len();
     let hidden = Hidden { layers: std::mem::take(&mut prompt_record.hidden), n_proj: N_PROJ };
@@ -310,10 +337,13 @@ pub fn run(
     let bytes_before = engine.cache.bytes();
     let resident_before = ggml::resident_bytes();
     ggml::reset_peak_resident();
-    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, prompt, &mirror)), &budget)?;
+    let allocation = method.allocate(&scene.view(&EngineSource::new(engine, prompt, &mirror, true)), &budget)?;
     // What the division of the budget needed for itself would otherwise stand beside the plans.
     ggml::trim();
     let allocate = start.elapsed();
+    if engine.is_stopped() {
+        return Err(Error::Interrupted);
+    }
 
     let mut times = StageTimes { allocate, ..StageTimes::default() };
     let mut reports = Vec::with_capacity(layers.len());
@@ -326,7 +356,7 @@ pub fn run(
         let part;
         (part, rest) = rest.split_at(n);
         let at = Instant::now();
-        let source = EngineSource::new(engine, prompt, &mirror);
+        let source = EngineSource::new(engine, prompt, &mirror, false);
         let view = scene.view(&source);
         let plans = part.par_iter().map(|&il| allocation.layer(&view, il)).collect::<Result<Vec<_>>>()?;
         drop(source);

@@ -14,7 +14,7 @@
 use crate::cache::state as saved;
 use crate::compress::{Named, Needs};
 use crate::engine::{Engine, Recorded, Taps, Want};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pass::{self, Material, PassOptions};
 use crate::report::Report;
 use std::time::Duration;
@@ -112,6 +112,11 @@ impl Session {
         let Some(needs) = needs else {
             return read(&mut self.engine, tokens, &Taps::default(), &mut Recorded::default(), &mut on_progress);
         };
+        if let Some((_, options)) = &self.compress {
+            // A budget that cannot be met is said before anything is read.
+            let n_tokens = self.tokens.len() - self.engine.cache.n_prompt();
+            options.budget(&self.engine.model().hp, n_tokens, is_first)?;
+        }
         let mut taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
         taps.queries.iter_mut().for_each(|pos| *pos += n_past as u32);
         self.n_prompt = self.tokens.len();
@@ -245,7 +250,7 @@ impl Session {
         self.state == State::Lookahead
     }
 
-    /// Runs the pass now if it is still to come.
+    /// Runs the pass now if it is still to come. One that is interrupted ([`Engine::set_stop`]) leaves everything exact.
     ///
     /// # Errors
     /// As [`pass::run`].
@@ -264,6 +269,10 @@ impl Session {
         let room = self.n_predict.unwrap_or(ROOM).min(left);
         let report = pass::run(&mut self.engine, method, options, material, room);
         self.state = State::Done;
+        if matches!(report, Err(Error::Interrupted)) {
+            // Nothing was rewritten, and the one who interrupts does not want to wait for anything else.
+            return Ok(());
+        }
         if report.is_err() && first > 0 {
             // Some layers may hold what others do not: nothing may go on from that.
             self.clear()?;
@@ -287,7 +296,7 @@ impl Session {
         let first = self.engine.cache.n_prompt();
         let n_tokens = self.n_compressible();
         let needs = match &self.compress {
-            Some((method, options)) if n_tokens > 0 && options.applies(n_tokens) => method.needs(),
+            Some((method, options)) if n_tokens > 0 && options.applies_further(n_tokens) => method.needs(),
             _ => return Ok(false),
         };
         let (end, n_past) = (first + n_tokens, self.engine.cache.n_past());
@@ -297,8 +306,12 @@ impl Session {
         }
         let taps = |from: usize, to: usize| Taps { queries: (from as u32..to as u32).collect(), ..Taps::default() };
         let (before, after) = (&self.tokens[window..end], &self.tokens[end..n_past]);
-        self.engine.decode(before, Want::Nothing, &taps(window, end), &mut self.prompt_record, |_, _| Ok(()))?;
-        self.engine.decode(after, Want::Nothing, &taps(end, n_past), &mut self.lookahead_record, |_, _| Ok(()))?;
+        let (prompt_record, lookahead_record) = (&mut self.prompt_record, &mut self.lookahead_record);
+        // What was taken back has to be there again, whatever the user wants.
+        self.engine.unstopped(|engine| {
+            engine.decode(before, Want::Nothing, &taps(window, end), prompt_record, |_, _| Ok(()))?;
+            engine.decode(after, Want::Nothing, &taps(end, n_past), lookahead_record, |_, _| Ok(()))
+        })?;
         self.n_prompt = end;
         self.state = State::Lookahead;
         self.compress_now().map(|()| true)

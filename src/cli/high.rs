@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::escape::unescape;
+use super::escape::{lossy, unescape};
 use super::low::{self, LowArgs, Source, Variant};
 use crate::compress::registry;
 use crate::error::{Error, Result};
@@ -28,6 +28,8 @@ pub struct HighArgs {
     pub model: PathBuf,
     /// The prompt with escapes replaced; `None` when none was given.
     pub prompt: Option<String>,
+    /// Its bytes where they are no UTF-8; what a tokenizer makes of them is not always what it makes of U+FFFD.
+    pub prompt_bytes: Option<Vec<u8>>,
     /// The system message; escapes are not replaced in it, as in llama.cpp.
     pub system_prompt: Option<String>,
     /// Texts that stop the generation.
@@ -59,10 +61,12 @@ impl HighArgs {
         let replaces = low.escape;
         let escape = |bytes: Vec<u8>| if replaces { unescape(&bytes) } else { bytes };
         let file = if matches!(low.prompt, Some(Source::Binary(_))) { "--binary-file" } else { "--file" };
-        let prompt = low.prompt.as_ref().map(|s| text("the prompt", escape(read(s, file)?), s)).transpose()?;
+        let bytes = low.prompt.as_ref().map(|s| read(s, file).map(escape)).transpose()?;
+        let prompt_bytes = bytes.as_ref().filter(|bytes| std::str::from_utf8(bytes).is_err()).cloned();
+        let prompt = low.prompt.as_ref().zip(bytes).map(|(s, bytes)| any_text("the prompt", bytes, s)).transpose()?;
         let system = low.system_prompt.as_ref();
         let system_prompt =
-            system.map(|s| text("the system prompt", read(s, "--system-prompt-file")?, s)).transpose()?;
+            system.map(|s| any_text("the system prompt", read(s, "--system-prompt-file")?, s)).transpose()?;
         let template = low.chat_template.as_ref();
         let chat_template =
             template.map(|s| text("the chat template", read(s, "--chat-template-file")?, s)).transpose()?;
@@ -89,6 +93,7 @@ impl HighArgs {
         Ok(HighArgs {
             model,
             prompt,
+            prompt_bytes,
             system_prompt,
             reverse_prompts,
             chat_template,
@@ -173,6 +178,11 @@ fn constraint(constraint: &low::Constraint) -> Result<Constraint> {
         low::Constraint::Gbnf(_) => Constraint::Gbnf { source, text },
         low::Constraint::JsonSchema(_) => Constraint::JsonSchema { source, text },
     })
+}
+
+/// As [`text`], but each byte that is no UTF-8 becomes U+FFFD, as in llama.cpp's byte-level tokenizers.
+fn any_text(what: &str, bytes: Vec<u8>, source: &Source) -> Result<String> {
+    text(what, lossy(&bytes).into_bytes(), source)
 }
 
 fn text(what: &str, bytes: Vec<u8>, source: &Source) -> Result<String> {

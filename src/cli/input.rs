@@ -11,6 +11,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
+use super::escape::lossy;
 use super::interrupt::Interrupt;
 use crate::error::{Error, Result};
 
@@ -103,10 +104,7 @@ impl Input {
         match self {
             Input::Plain(lines) => loop {
                 match lines.recv_timeout(TICK) {
-                    Ok(Ok(line)) => {
-                        let invalid = |e| io::Error::new(io::ErrorKind::InvalidData, e);
-                        return Ok(Typed::Text(String::from_utf8(line).map_err(invalid).map_err(failed)?));
-                    }
+                    Ok(Ok(line)) => return Ok(Typed::Text(lossy(&line))),
                     Ok(Err(e)) => return Err(failed(e)),
                     Err(RecvTimeoutError::Disconnected) => return Ok(Typed::End),
                     Err(RecvTimeoutError::Timeout) if interrupt.is_pending() => return Ok(Typed::Interrupted),

@@ -420,10 +420,13 @@ fn prompts_are_read_and_unescaped() {
     );
     let wrong = |args: &[&str]| high(args).unwrap_err().to_string();
     let bad = dir.file("bad.txt", b"ab\xff");
-    assert_eq!(wrong(&["-f", &bad]), format!("{bad}: the prompt has invalid UTF-8 at byte 2"));
+    assert_eq!(prompt(&["-f", &bad]), "ab\u{fffd}", "as llama.cpp's byte-level tokenizers");
+    assert_eq!(high(&["-f", &bad]).unwrap().prompt_bytes.unwrap(), b"ab\xff");
     let nul = dir.file("nul.txt", b"a\0b");
     assert_eq!(wrong(&["-f", &nul]), format!("{nul}: the prompt has a NUL at byte 1"));
-    assert_eq!(wrong(&["-p", r"a\xff"]), "the prompt has invalid UTF-8 at byte 1");
+    assert_eq!(prompt(&["-p", r"a\xe2\x82b"]), "a\u{fffd}\u{fffd}b");
+    assert_eq!(prompt(&["-sys", "s", "-p", "\u{20ac}"]), "\u{20ac}");
+    assert_eq!(high(&["-p", "\u{20ac}"]).unwrap().prompt_bytes, None);
     let missing = dir.0.join("missing.txt");
     assert!(wrong(&["-f", missing.to_str().unwrap()]).contains("missing.txt: "));
     assert!(wrong(&["-f", dir.0.to_str().unwrap()]).contains("directory"));

@@ -116,7 +116,8 @@ fn a_limit_on_addresses_is_seen() {
 
 /// Loads, encodes, reads, compresses and lets everything go.
 fn load_and_drop(path: &Path, number: usize) {
-    let model = Arc::new(Model::load(path, LoadOptions { mmap: number % 2 == 0, ..LoadOptions::default() }).unwrap());
+    let model =
+        Arc::new(Model::load(path, LoadOptions { mmap: number.is_multiple_of(2), ..LoadOptions::default() }).unwrap());
     let tokenizer = Tokenizer::load(&Gguf::open(path).unwrap()).unwrap();
     let text: String = (0..400).map(|i| format!("word{} ", i * 7)).collect();
     let tokens: Vec<u32> = tokenizer.encode(&text, true, false).unwrap().into_iter().take(200).collect();

@@ -1,9 +1,10 @@
 //! More than one pass: turns of a conversation, decode intervals, a context that fills up, and going back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use gracekv::cache::rope::Rope;
-use gracekv::compress::{by_name, MethodOptions};
+use gracekv::compress::{by_name, MethodOptions, METHODS};
 use gracekv::engine::{Engine, EngineOptions};
 use gracekv::error::Error;
 use gracekv::ggml::Type;
@@ -238,4 +239,78 @@ fn a_compressed_cache_is_not_shifted() {
     step_n(&mut session, logits, N_LOOKAHEAD);
     let e = session.shift(10).unwrap_err();
     assert!(e.to_string().contains("compressed further instead"), "{e}");
+}
+
+/// Ctrl-C while a pass divides its budget: everything stays exact, and the answer can go on.
+#[test]
+fn a_pass_that_is_interrupted_leaves_the_cache_as_it_was() {
+    for kind in ["llama", "gemma3", "qwen2"] {
+        let model = tiny::model(kind);
+        let prompt = tokens(&model, N_PROMPT, 1);
+        let mut whole = support::engine(&model, 1024, 1);
+        let of_prompt = decode(&mut whole, &prompt);
+        let after = decode(&mut whole, &[7]);
+        for method in METHODS.iter().map(|m| m.name).chain(["gracekv+paper"]).filter(|name| *name != "none") {
+            for n_lookahead in [0, 1] {
+                let stop = Arc::new(AtomicBool::new(false));
+                let mut session = session(&model, 1024, method, PassOptions { n_lookahead, ..pass(4.0) });
+                session.engine.set_stop(stop.clone());
+                let read = |n| Ok(stop.store(n == N_PROMPT, Ordering::SeqCst));
+                let logits = session.prefill(&prompt, read).unwrap();
+                assert!(nmse(&of_prompt, &logits) < 1e-12, "{kind} {method}");
+                let logits = session.step(7).unwrap();
+                assert_eq!((session.n_passes(), session.is_pending()), (0, false), "{kind} {method}");
+                assert!(!session.engine.cache.is_compressed(), "{kind} {method}");
+                assert!(nmse(&after, &logits) < 1e-12, "{kind} {method}");
+                // The next one comes when there is more to compress.
+                stop.store(false, Ordering::SeqCst);
+                session.prefill(&tokens(&model, 100, 3), |_| Ok(())).unwrap();
+                step_n(&mut session, logits, 4);
+            }
+        }
+    }
+}
+
+/// A compression of what came since, too: what it reads again is there afterwards.
+#[test]
+fn an_interrupted_interval_loses_no_tokens() {
+    let model = tiny::model("llama");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut session = session(&model, 1024, "gracekv", pass(4.0));
+    session.engine.set_stop(stop.clone());
+    let logits = read(&mut session, &tokens(&model, N_PROMPT, 1));
+    let logits = step_n(&mut session, logits, 60);
+    let (n_past, bytes) = (session.engine.cache.n_past(), session.engine.cache.bytes());
+    stop.store(true, Ordering::SeqCst);
+    session.compress_further().unwrap();
+    assert_eq!((session.engine.cache.n_past(), session.engine.cache.bytes(), session.n_passes()), (n_past, bytes, 1));
+    step_n(&mut session, logits, 1);
+}
+
+/// Nothing is read for a budget that cannot be met.
+#[test]
+fn an_impossible_ratio_is_refused_before_the_prompt_is_read() {
+    let model = tiny::model("llama");
+    let mut session = session(&model, 1024, "gracekv", pass(5000.0));
+    let error = session.prefill(&tokens(&model, N_PROMPT, 1), |_| panic!("a ubatch was read")).unwrap_err().to_string();
+    assert!(error.contains("the largest possible ratio is 200"), "{error}");
+    assert_eq!(session.engine.cache.n_past(), 0);
+}
+
+/// An interval says itself how much is enough; only prompts have a least length.
+#[test]
+fn short_intervals_are_compressed_too() {
+    let model = tiny::model("llama");
+    let mut session = session(&model, 1024, "gracekv", pass(4.0));
+    session.decode_interval = 16;
+    let logits = read(&mut session, &tokens(&model, N_PROMPT, 1));
+    let logits = step_n(&mut session, logits, N_LOOKAHEAD);
+    assert_eq!(session.n_passes(), 1);
+    step_n(&mut session, logits, 64);
+    assert_eq!(session.n_passes(), 5);
+    let mut session = self::session(&model, 1024, "gracekv", pass(100.0));
+    session.decode_interval = 16;
+    let logits = read(&mut session, &tokens(&model, N_PROMPT, 1));
+    step_n(&mut session, logits, 120);
+    assert_eq!(session.n_passes(), 2, "not before there is an entry to be left");
 }

@@ -24,7 +24,10 @@ impl Runner<'_> {
         let stored = self.prompt_cache.as_mut().filter(|_| prompt.is_empty() && !asks_first);
         let mut tokens = match stored.and_then(PromptCache::prompt) {
             Some(stored) => stored,
-            None => self.tokenizer.encode(&prompt, true, true)?,
+            None => match &self.args.prompt_bytes {
+                Some(bytes) => self.tokenizer.encode_bytes(bytes, true, true)?,
+                None => self.tokenizer.encode(&prompt, true, true)?,
+            },
         };
         if tokens.is_empty() && !asks_first {
             let Some(bos) = self.tokenizer.bos().filter(|_| self.tokenizer.add_bos()) else {
@@ -45,6 +48,11 @@ impl Runner<'_> {
         }
         if low.display_prompt {
             self.echo(&tokens)?;
+        }
+        // llama-completion looks at the last token whoever wrote it.
+        if !self.is_interactive && tokens.last().is_some_and(|&t| self.tokenizer.is_eog(t)) {
+            out(self.console.write(b" [end of text]\n"))?;
+            return Ok(0);
         }
         let mut logits = if tokens.is_empty() { Vec::new() } else { self.read(&tokens)? };
         let mut asks = asks_first;

@@ -164,8 +164,14 @@ impl Runner<'_> {
                 if let Some(name) = command::misspelt(&line).filter(|_| self.is_for_people) {
                     self.console.message(INFO, &format!("{name} is no command and goes to the model as text"));
                 }
-                let text = std::mem::take(&mut talk.files) + &self.unescaped(line);
-                self.say(talk, text, false).map(Next::Answer)
+                let files = std::mem::take(&mut talk.files);
+                let said = self.say(talk, files.clone() + &self.unescaped(line), false);
+                if matches!(said, Err(Error::Interrupted)) && self.is_for_people && self.interrupt.ending().is_none() {
+                    let kept = if files.is_empty() { "" } else { "; the files that were read go with the next one" };
+                    self.console.message(INFO, &format!("The message was not read{kept}."));
+                    talk.files = files;
+                }
+                said.map(Next::Answer)
             }
         };
         match found {

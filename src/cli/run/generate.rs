@@ -67,6 +67,7 @@ impl Runner<'_> {
             self.perf.n_sample += 1;
             self.remember(t);
         }
+        self.expect(self.remaining.limit(self.is_interactive));
         let start = Instant::now();
         let pass_before = self.session.pass_time();
         let is_first = self.session.engine.cache.n_past() == 0;
@@ -175,7 +176,10 @@ impl Runner<'_> {
             }
             logits = match (&self.prompt_cache, replayed) {
                 (Some(cache), Some(_)) => cache.after_replayed(),
-                _ => self.step(token)?,
+                _ => {
+                    self.expect(limit - n);
+                    self.step(token)?
+                }
             };
             self.pending = None;
         };
@@ -187,6 +191,11 @@ impl Runner<'_> {
             return Err(Error::Interrupted);
         }
         Ok((stop, String::from_utf8_lossy(&answer).into_owned()))
+    }
+
+    /// Tells the session how many tokens are still to come, if their number was given.
+    fn expect(&mut self, n: usize) {
+        self.session.n_predict = self.session.n_predict.map(|_| n);
     }
 
     /// Decodes a token of an answer and gives the logits after it.
