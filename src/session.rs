@@ -103,7 +103,9 @@ impl Session {
         self.tokens.extend(tokens);
         let needs = match &self.compress {
             Some((method, options)) if options.applies(tokens.len()) && (is_first || !options.force) => {
-                Some(method.needs()).filter(|needs| is_first || is_of_queries(needs))
+                // Of a later turn that is too short for the ratio nothing would be left: it stays exact.
+                let is_enough = is_first || options.applies_further(self.tokens.len() - self.engine.cache.n_prompt());
+                Some(method.needs()).filter(|needs| is_enough && (is_first || is_of_queries(needs)))
             }
             _ => None,
         };

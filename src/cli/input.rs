@@ -119,6 +119,10 @@ impl Input {
                     Ok(line) => Ok(Typed::Text(line)),
                     Err(ReadlineError::Eof) => Ok(Typed::End),
                     Err(ReadlineError::Interrupted) => Ok(Typed::Interrupted),
+                    // A line that is no text; the editor gives none of it.
+                    Err(ReadlineError::Io(e)) if e.kind() == io::ErrorKind::InvalidData => {
+                        Ok(Typed::Text(String::new()))
+                    }
                     Err(ReadlineError::Io(e)) => Err(failed(e)),
                     Err(e) => Err(failed(io::Error::other(e))),
                 }

@@ -2,9 +2,9 @@
 
 use super::console::{is_closed, Console};
 use super::high::{method_name, HighArgs};
-use super::low::Special;
+use super::low::{LowArgs, Special};
 use super::setup::{self, Loaded};
-use super::{device, help, parse, process, source};
+use super::{device, files, help, parse, process, source};
 use crate::compress::{self, MAX_RATIO, METHODS};
 use crate::error::{one_line, Error, Result};
 use crate::eval::{Case, Event, Outcome, Setting};
@@ -13,6 +13,7 @@ use crate::pass::Target;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{Stderr, Stdout, Write};
+use std::path::Path;
 use std::str::FromStr;
 
 /// An option of a tool that gracekv-run does not have, or that means something else there.
@@ -63,6 +64,10 @@ impl Given {
                     Error::Usage(format!("error while handling argument \"{name}\": expected value for argument"))
                 })?,
             };
+            // A script whose variable is empty does not ask for the default.
+            if !own.hint.is_empty() && value.to_string_lossy().trim_matches([',', ' ']).is_empty() {
+                return Err(Error::Usage(format!("error while handling argument \"{name}\": its value is empty")));
+            }
             given.own.push((own.names[0], value));
         }
         Ok(given)
@@ -178,7 +183,8 @@ impl Tool {
             Some(Special::Version) => drop(std::io::stderr().write_all(help::version().as_bytes())),
             _ if given.list("--kv-method").iter().any(|m| m == "list") => return process::print(&help::methods()),
             _ => {
-                let mut console = match Console::open(&low) {
+                let open = self.check_files(&given, &low).and_then(|()| Console::open(&low));
+                let mut console = match open {
                     Ok(console) => console,
                     Err(e) => return process::fail(&e),
                 };
@@ -200,6 +206,19 @@ impl Tool {
         0
     }
 
+    fn check_files(&self, given: &Given, low: &LowArgs) -> Result<()> {
+        fn of<'a>(given: &'a Given, names: &[&'static str]) -> Vec<files::Named<'a>> {
+            given
+                .own
+                .iter()
+                .filter(|(name, _)| names.contains(name))
+                .map(|(name, path)| (*name, Path::new(path)))
+                .collect()
+        }
+        let inputs = [files::inputs(low), of(given, &["--data", "--haystack"])].concat();
+        files::check(&inputs, &[of(given, &["--json", "--csv", "--plot"]), files::outputs(low)].concat())
+    }
+
     /// The options, none of which is of those that are refused.
     fn separate(&self, args: impl IntoIterator<Item = OsString>) -> Result<Given> {
         let given = Given::separate(args, &[self.tables, &[self.refused]].concat())?;
@@ -212,7 +231,7 @@ impl Tool {
         }
     }
 
-    fn start(&self, given: &Given, mut low: super::low::LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
+    fn start(&self, given: &Given, mut low: LowArgs, console: &mut Console<Stdout, Stderr>) -> Result<()> {
         source::resolve(&mut low, &|name| std::env::var_os(name), console)?;
         let args = HighArgs::new(low)?;
         for warning in &args.low.warnings {

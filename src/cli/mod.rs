@@ -9,6 +9,7 @@ pub mod console;
 pub mod device;
 pub mod escape;
 pub mod eval;
+pub mod files;
 pub mod flags;
 pub mod help;
 pub mod high;

@@ -63,7 +63,8 @@ pub(super) fn translate(
     let typed = obeyed(command_line(args)?, use_of, warnings)?;
     let mut variables_given = Vec::new();
     for flag in flags::all().filter(|f| !f.env.is_empty() && is_obeyed(f)) {
-        for (variable, value) in variables(flag, env) {
+        // In a compose file an empty variable is one that is not set.
+        for (variable, value) in variables(flag, env).into_iter().filter(|(_, value)| !value.is_empty()) {
             if let Some(g) = typed.iter().find(|g| g.replaces(flag)) {
                 warnings.push(format!(
                     "{variable} environment variable is set, but will be overwritten by command line argument {}",

@@ -321,3 +321,35 @@ fn thousands_of_sequence_breakers_are_one_or_too_many() {
     assert!(e.contains("200 different values of --dry-sequence-breaker; 128 are the most"), "{e}");
     assert!(start.elapsed() < Duration::from_secs(20));
 }
+
+/// A result takes the place of a file; never that of the model or of the prompt.
+#[test]
+fn results_do_not_replace_what_is_read() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (model, prompt) = (at("model.gguf"), at("prompt.txt"));
+    std::fs::copy(tiny::path("llama"), &model).unwrap();
+    std::fs::write(&prompt, "the rain").unwrap();
+    let before = [&model, &prompt].map(|path| std::fs::read(path).unwrap());
+    for option in ["-o", "--kv-report", "--log-file", "--prompt-cache"] {
+        for file in [&model, &prompt] {
+            let args = ["-m", &model, "-f", &prompt, "-n", "2", "-no-cnv", option, file];
+            let output = Command::new(env!("CARGO_BIN_EXE_gracekv-run")).args(args).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                output.status.code() == Some(1) && text.contains("would replace the file of --"),
+                "{option}: {text}"
+            );
+        }
+    }
+    for option in ["--json", "--csv", "--plot", "--log-file"] {
+        let args = ["-m", &model, "-f", &prompt, "--kv-ratio", "2", option, &prompt];
+        let output = Command::new(env!("CARGO_BIN_EXE_gracekv-perplexity")).args(args).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(1) && text.contains("would replace the file of --file"),
+            "{option}: {text}"
+        );
+    }
+    assert!(before == [&model, &prompt].map(|path| std::fs::read(path).unwrap()));
+}

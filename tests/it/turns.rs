@@ -255,7 +255,10 @@ fn a_pass_that_is_interrupted_leaves_the_cache_as_it_was() {
                 let stop = Arc::new(AtomicBool::new(false));
                 let mut session = session(&model, 1024, method, PassOptions { n_lookahead, ..pass(4.0) });
                 session.engine.set_stop(stop.clone());
-                let read = |n| Ok(stop.store(n == N_PROMPT, Ordering::SeqCst));
+                let read = |n| {
+                    stop.store(n == N_PROMPT, Ordering::SeqCst);
+                    Ok(())
+                };
                 let logits = session.prefill(&prompt, read).unwrap();
                 assert!(nmse(&of_prompt, &logits) < 1e-12, "{kind} {method}");
                 let logits = session.step(7).unwrap();
@@ -295,6 +298,19 @@ fn an_impossible_ratio_is_refused_before_the_prompt_is_read() {
     let error = session.prefill(&tokens(&model, N_PROMPT, 1), |_| panic!("a ubatch was read")).unwrap_err().to_string();
     assert!(error.contains("the largest possible ratio is 200"), "{error}");
     assert_eq!(session.engine.cache.n_past(), 0);
+}
+
+/// In a conversation there is no going back: what is too short for the ratio stays as it is.
+#[test]
+fn a_later_turn_that_is_too_short_for_the_ratio_stays_exact() {
+    let model = tiny::model("llama");
+    let mut session = session(&model, 1024, "gracekv", pass(150.0));
+    let logits = read(&mut session, &tokens(&model, N_PROMPT, 1));
+    let logits = step_n(&mut session, logits, N_LOOKAHEAD);
+    assert_eq!(session.n_passes(), 1);
+    read(&mut session, &tokens(&model, 100, 2));
+    step_n(&mut session, logits, 20);
+    assert_eq!((session.n_passes(), session.is_pending()), (1, false));
 }
 
 /// An interval says itself how much is enough; only prompts have a least length.

@@ -39,6 +39,7 @@ pub const NEEDS: &[Need] = &[
     // A ratio of 1 that was typed says that nothing is to be compressed.
     need(COMPRESSION, |a| a.kv_force || ["kv-ratio", "kv-compression-ratio", "kv-budget-tokens"].iter().any(|id| a.given.contains(id)), "without --kv-ratio"),
     need(&["kv-ratio", "kv-compression-ratio", "kv-budget-tokens"], |a| a.kv_method != "none", "with --kv-method none, which keeps everything"),
+    need(&["kv-floor", "kv-prototypes"], |a| a.kv_method.starts_with("gracekv"), "on another method than gracekv"),
     need(&["prompt-cache-all", "prompt-cache-ro"], |a| a.prompt_cache.is_some(), "without --prompt-cache"),
     need(&["prompt-cache-all"], |a| a.prompt_cache.is_none() || !a.prompt_cache_ro, "beside --prompt-cache-ro"),
     need(CHAT, |a| a.conversation != Some(false), "with -no-cnv"),

@@ -8,7 +8,7 @@ use crate::cli::low::{LowArgs, OnOffAuto, Source};
 
 #[rustfmt::skip]
 pub(super) const FLAGS: &[Flag] = &[
-    flag(&["--chat-template"], "JINJA_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE", Text(|a, v| set(&mut a.chat_template, Some(Source::Text(v)))),
+    flag(&["--chat-template"], "JINJA_TEMPLATE", "LLAMA_ARG_CHAT_TEMPLATE", Text(|a, v| set(&mut a.chat_template, (!v.is_empty()).then_some(Source::Text(v)))),
         "chat template to use instead of the model's: Jinja text, or one of llama.cpp's names for formats, such as chatml, llama3, gemma, mistral-v7, phi4 (a wrong name lists them all)"),
     flag(&["--chat-template-file"], "JINJA_TEMPLATE_FILE", "LLAMA_ARG_CHAT_TEMPLATE_FILE", Path(|a, path| set(&mut a.chat_template, Some(Source::Binary(path)))),
         "file with the chat template"),

@@ -54,7 +54,7 @@ impl Runner<'_> {
         let n = self.args.low.kv_lookahead;
         self.console.message(
             INFO,
-            &format!("gracekv: the answer ended within the {n} tokens of --kv-lookahead: {what}; --kv-lookahead 0 compresses at once"),
+            &format!("gracekv: the answer ended within the {n} tokens of --kv-lookahead: {what}; --kv-discard-lookahead answers from the compressed cache"),
         );
     }
 }

@@ -17,6 +17,7 @@ mod room;
 
 use super::console::{is_closed, out, Console, Style};
 use super::device;
+use super::files;
 use super::flags::unmet;
 use super::help;
 use super::high::HighArgs;
@@ -86,7 +87,8 @@ fn env(name: &str) -> Option<OsString> {
 }
 
 fn run(low: LowArgs, interrupt: Interrupt) -> i32 {
-    let mut console = match Console::open(&low) {
+    let open = files::check(&files::inputs(&low), &files::outputs(&low)).and_then(|()| Console::open(&low));
+    let mut console = match open {
         Ok(console) => console,
         Err(e) => return process::fail(&e),
     };
