@@ -206,17 +206,20 @@ impl Tool {
         0
     }
 
+    /// As [`files::check`], of the options of both programs.
     fn check_files(&self, given: &Given, low: &LowArgs) -> Result<()> {
-        fn of<'a>(given: &'a Given, names: &[&'static str]) -> Vec<files::Named<'a>> {
-            given
-                .own
-                .iter()
-                .filter(|(name, _)| names.contains(name))
-                .map(|(name, path)| (*name, Path::new(path)))
-                .collect()
+        fn of<'a>(given: &'a Given, names: &'a [&'static str]) -> impl Iterator<Item = files::Named<'a>> {
+            let named = given.own.iter().filter(|(name, _)| names.contains(name));
+            // Names that are no text are one file each.
+            named.flat_map(|(name, value)| match value.to_str() {
+                Some(list) => list.split(',').map(|path| (*name, Path::new(path))).collect(),
+                None => vec![(*name, Path::new(value))],
+            })
         }
-        let inputs = [files::inputs(low), of(given, &["--data", "--haystack"])].concat();
-        files::check(&inputs, &[of(given, &["--json", "--csv", "--plot"]), files::outputs(low)].concat())
+        let inputs = files::inputs(low).into_iter().chain(of(given, &["-f", "--data", "--haystack", "--kv-report"]));
+        let base: &[_] = if given.last("--kl-divergence").is_some() { &[] } else { &["--kl-divergence-base"] };
+        let results = of(given, &["--json", "--csv", "--plot", "--heat-map"]).chain(of(given, base));
+        files::check(&inputs.collect::<Vec<_>>(), &results.chain(files::outputs(low)).collect::<Vec<_>>())
     }
 
     /// The options, none of which is of those that are refused.

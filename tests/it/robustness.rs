@@ -346,10 +346,7 @@ fn results_do_not_replace_what_is_read() {
         let args = ["-m", &model, "-f", &prompt, "--kv-ratio", "2", option, &prompt];
         let output = Command::new(env!("CARGO_BIN_EXE_gracekv-perplexity")).args(args).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            output.status.code() == Some(1) && text.contains("would replace the file of --file"),
-            "{option}: {text}"
-        );
+        assert!(output.status.code() == Some(1) && text.contains("would replace the file of -f"), "{option}: {text}");
     }
     assert!(before == [&model, &prompt].map(|path| std::fs::read(path).unwrap()));
 }

@@ -330,3 +330,30 @@ fn short_intervals_are_compressed_too() {
     step_n(&mut session, logits, 120);
     assert_eq!(session.n_passes(), 2, "not before there is an entry to be left");
 }
+
+/// A ring that has gone round holds after a shift what one that holds the whole context does.
+#[test]
+fn a_shift_finds_its_tokens_in_a_ring_that_has_gone_round() {
+    let mut n_run = 0;
+    for name in tiny::KINDS {
+        let model = tiny::model(name);
+        let read_and_shift = |n_ubatch: usize| {
+            let mut engine = Engine::new(model.clone(), EngineOptions { n_ubatch, ..options(512, 1) }).unwrap();
+            let tokens = tokens(&model, 400, 1);
+            tokens.chunks(32).for_each(|part| drop(decode(&mut engine, part)));
+            engine.cache.shift(10, 195, &model.hp.rope_in(512)).unwrap();
+            let n_rows: Vec<usize> = engine.cache.layers.iter().map(|l| l.k.ne()[1]).collect();
+            (n_rows, (0..40).map(|i| decode(&mut engine, &[3 + i])).collect::<Vec<_>>())
+        };
+        let ((whole, expected), (small, logits)) = (read_and_shift(512), read_and_shift(32));
+        if whole == small {
+            continue;
+        }
+        n_run += 1;
+        for (i, (expected, logits)) in expected.iter().zip(&logits).enumerate() {
+            let error = nmse(expected, logits);
+            assert!(error < 1e-4, "{name}: token {i} after the shift, NMSE {error:e}");
+        }
+    }
+    assert!(n_run > 2, "some models have rings");
+}
