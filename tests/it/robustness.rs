@@ -305,6 +305,36 @@ fn a_signal_leaves_no_half_written_file() {
     assert_eq!(names(dir.path()), ["out"]);
 }
 
+/// What was read and said is kept when the user has enough of it (report 42); a file of messages has no signs for a terminal (report 78).
+#[test]
+fn an_interrupted_run_saves_its_prompt_cache() {
+    for extra in [&["--prompt-cache-all"][..], &[], &["--prompt-cache-all", "--kv-ratio", "2", "--kv-min-tokens", "4"]]
+    {
+        let dir = TempDir::new().unwrap();
+        let path = dir.path().join("state");
+        let model = tiny::path("llama");
+        let args = ["-m", model.to_str().unwrap(), "-no-cnv", "-t", "1", "-c", "4096", "--temp", "0", "-p", PROMPT];
+        let args = [&args[..], &["--ignore-eos", "--prompt-cache", path.to_str().unwrap()], extra].concat();
+        let mut command = shell("", &[&args[..], &["-n", "3900"]].concat());
+        command.stdout(Stdio::null());
+        let wait = || {
+            let at = Instant::now();
+            while std::fs::metadata(&path).map_or(0, |found| found.len()) == 0 && at.elapsed() < Duration::from_secs(20)
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let (code, text) = interrupted(command, "-INT", wait);
+        assert!(matches!(code, Some(130 | 0)), "{extra:?}: {text}");
+        assert!(!text.contains(['\r', '\x1b']), "{text}");
+        assert_eq!(names(dir.path()), ["state"]);
+        let again = shell("", &[&args[..], &["-n", "4"]].concat()).output().unwrap();
+        let text = String::from_utf8_lossy(&again.stderr).into_owned();
+        let line = text.lines().find(|line| line.contains("prompt eval time")).unwrap();
+        assert!(again.status.success() && line.contains("/     1 tokens"), "{extra:?}: {text}");
+    }
+}
+
 /// Options that may be given any number of times cost what they mean, not what was typed.
 #[test]
 fn thousands_of_sequence_breakers_are_one_or_too_many() {
