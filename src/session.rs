@@ -101,10 +101,15 @@ impl Session {
         self.prompt_record = Recorded::default();
         self.tokens.truncate(n_past);
         self.tokens.extend(tokens);
+        let n_new = self.tokens.len() - self.engine.cache.n_prompt();
         let needs = match &self.compress {
             Some((method, options)) if options.applies(tokens.len()) && (is_first || !options.force) => {
+                if is_first {
+                    // A budget that cannot be met is said before anything is read.
+                    options.budget(&self.engine.model().hp, n_new, true)?;
+                }
                 // Of a later turn that is too short for the ratio nothing would be left: it stays exact.
-                let is_enough = is_first || options.applies_further(self.tokens.len() - self.engine.cache.n_prompt());
+                let is_enough = is_first || options.applies_further(n_new);
                 Some(method.needs()).filter(|needs| is_enough && (is_first || is_of_queries(needs)))
             }
             _ => None,
@@ -114,11 +119,6 @@ impl Session {
         let Some(needs) = needs else {
             return read(&mut self.engine, tokens, &Taps::default(), &mut Recorded::default(), &mut on_progress);
         };
-        if let Some((_, options)) = &self.compress {
-            // A budget that cannot be met is said before anything is read.
-            let n_tokens = self.tokens.len() - self.engine.cache.n_prompt();
-            options.budget(&self.engine.model().hp, n_tokens, is_first)?;
-        }
         let mut taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
         taps.queries.iter_mut().for_each(|pos| *pos += n_past as u32);
         self.n_prompt = self.tokens.len();

@@ -1,6 +1,8 @@
 //! What the fuzz targets have in common: tiny models, a file for the input, and what counts as a finding.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../tests/bench/robustness/shared.rs"]
+pub mod shared;
 #[allow(dead_code)]
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
@@ -10,8 +12,6 @@ pub mod cached;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use gracekv::eval::records::Record;
-use serde_json::{json, Map, Value};
 use tempfile::TempDir;
 
 pub use support::tiny;
@@ -55,27 +55,5 @@ impl Input {
         file.write_all(bytes).unwrap();
         file.set_len(bytes.len() as u64 + n_zeros).unwrap();
         &self.path
-    }
-}
-
-/// The settings of the run that goes on from answers.
-pub fn settings() -> Map<String, Value> {
-    json!({ "model": "m.gguf", "seed": 1 }).as_object().unwrap().clone()
-}
-
-/// An answer of that run.
-pub fn record() -> Record {
-    Record {
-        task: "niah_single".into(),
-        sample: 1,
-        method: "gracekv".into(),
-        ratio: 4.0,
-        score: 0.5,
-        chance: 0.0,
-        kv_bytes: 1000,
-        pass_ms: 1.5,
-        n_tokens: 100,
-        text: "a\n\u{e9}".into(),
-        answers: vec!["a".into()],
     }
 }

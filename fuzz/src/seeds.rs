@@ -7,11 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
-use gracekv::eval::records::FILE;
+use gracekv::eval::records::{Record, FILE};
 use gracekv::gguf::Gguf;
-use gracekv_fuzz::{cached, record, settings, tiny};
+use gracekv_fuzz::shared::{self, record, settings};
+use gracekv_fuzz::{cached, tiny};
 use libfuzzer_sys::fuzz_target;
-use serde_json::{json, Value};
+use serde_json::json;
 
 /// Models that differ in vocabulary, tensors and numbers.
 const MODELS: [&str; 6] = ["llama", "gemma3", "phi3", "gpt-oss", "deepseek2", "qwen2moe"];
@@ -36,8 +37,8 @@ fn write() {
     let dir = PathBuf::from(std::env::var_os("SEEDS").expect("SEEDS names a folder"));
     models(&dir);
     let (templates, grammars) = (Corpus::new(&dir, "template"), Corpus::new(&dir, "grammar"));
-    texts("chat/templates.json", "source", &mut |i, text| templates.add(format!("{i}"), text));
-    texts("grammar/verdicts.json", "grammar", &mut |i, text| grammars.add(format!("{i}"), text));
+    shared::templates().iter().enumerate().for_each(|(i, text)| templates.add(format!("{i}"), text));
+    shared::grammars().iter().enumerate().for_each(|(i, text)| grammars.add(format!("{i}"), text));
     schemas(&grammars);
     let caches = Corpus::new(&dir, "prompt_cache");
     cached::files().iter().enumerate().for_each(|(i, bytes)| caches.add(format!("{i}"), bytes));
@@ -72,27 +73,6 @@ fn models(dir: &Path) {
     std::fs::remove_file(scratch).unwrap();
 }
 
-/// Calls `add` with the texts under `key` in a file of golden data.
-fn texts(file: &str, key: &str, add: &mut dyn FnMut(usize, &str)) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(file);
-    let value: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    let mut found = Vec::new();
-    collect(&value, key, &mut found);
-    assert!(!found.is_empty(), "{file} has no {key}");
-    found.iter().enumerate().for_each(|(i, text)| add(i, text));
-}
-
-fn collect<'v>(value: &'v Value, key: &str, found: &mut Vec<&'v str>) {
-    match value {
-        Value::Array(list) => list.iter().for_each(|v| collect(v, key, found)),
-        Value::Object(fields) => fields.iter().for_each(|(name, v)| match v.as_str() {
-            Some(text) if name == key => found.push(text),
-            _ => collect(v, key, found),
-        }),
-        _ => {}
-    }
-}
-
 fn schemas(grammars: &Corpus) {
     for (name, schema) in [
         (
@@ -121,5 +101,6 @@ fn lines(lines: &Corpus) {
         "max_new_tokens": 8, "metric": "f1", "all_classes": ["a", "b"],
     });
     lines.add("questions", format!("{longbench}\n{ours}\n\n"));
-    lines.add(FILE, format!("{}\n{}\n", json!({ "settings": settings() }), record().to_json()));
+    let record = Record { text: "a\n\u{e9}".into(), ..record() };
+    lines.add(FILE, format!("{}\n{}\n", json!({ "settings": settings() }), record.to_json()));
 }

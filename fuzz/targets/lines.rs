@@ -7,7 +7,8 @@ use std::path::Path;
 
 use gracekv::eval::records::{Record, Records, FILE};
 use gracekv::eval::{data, scores};
-use gracekv_fuzz::{record, settings, start};
+use gracekv_fuzz::shared::{record, settings};
+use gracekv_fuzz::start;
 use libfuzzer_sys::fuzz_target;
 use tempfile::TempDir;
 

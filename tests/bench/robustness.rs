@@ -7,6 +7,8 @@
 
 #[path = "robustness/files.rs"]
 mod files;
+#[path = "robustness/shared.rs"]
+mod shared;
 #[allow(dead_code)]
 #[path = "../it/support/mod.rs"]
 mod support;

@@ -67,7 +67,7 @@ impl Runner<'_> {
             self.perf.n_sample += 1;
             self.remember(t);
         }
-        self.expect(self.remaining.limit(self.is_interactive));
+        self.set_n_to_come(self.remaining.limit(self.is_interactive));
         let start = Instant::now();
         let pass_before = self.session.pass_time();
         let is_first = self.session.engine.cache.n_past() == 0;
@@ -177,7 +177,7 @@ impl Runner<'_> {
             logits = match (&self.prompt_cache, replayed) {
                 (Some(cache), Some(_)) => cache.after_replayed(),
                 _ => {
-                    self.expect(limit - n);
+                    self.set_n_to_come(limit - n);
                     self.step(token)?
                 }
             };
@@ -194,7 +194,7 @@ impl Runner<'_> {
     }
 
     /// Tells the session how many tokens are still to come, if their number was given.
-    fn expect(&mut self, n: usize) {
+    fn set_n_to_come(&mut self, n: usize) {
         self.session.n_predict = self.session.n_predict.map(|_| n);
     }
 

@@ -13,6 +13,7 @@ use gracekv::gguf::{Gguf, Value, Writer};
 use gracekv::tokenizer::Tokenizer;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::shared::run;
 use crate::support::tiny;
 use crate::{random, Try};
 
@@ -21,21 +22,6 @@ const N_CHECKSUM: usize = 8;
 
 pub fn header_length(model: &Path) -> u64 {
     Gguf::open(model).unwrap().tensors().iter().map(|t| t.offset).min().unwrap()
-}
-
-/// What `gracekv-run` does with a model, up to the first token.
-fn run(model: &Path, more: &[&str]) -> Result<()> {
-    gracekv::ggml::set_log(false);
-    let fixed = ["-c", "256", "-t", "1", "--temp", "0", "-m"].map(OsString::from);
-    let args = fixed.into_iter().chain([model.into()]).chain(more.iter().map(OsString::from));
-    let args = HighArgs::new(parse::parse(args, &|_| None)?)?;
-    let loaded = setup::load(&args, &mut |_| ())?;
-    let mut session = setup::session(&args, &loaded)?;
-    let mut chain = setup::chain(&args, &loaded, &mut |_| ())?;
-    let tokens = loaded.tokenizer.encode("the rain in the harbour", true, true)?;
-    let logits = session.prefill(&tokens, |_| Ok(()))?;
-    let token = chain.sample(&logits)?;
-    session.step(token).map(drop)
 }
 
 /// The model cut off at every byte of its header.

@@ -8,10 +8,11 @@ use gracekv::eval::data;
 use gracekv::eval::records::{Record, Records, FILE};
 use gracekv::gguf::Gguf;
 use gracekv::sample::{Constraint, Grammar};
-use gracekv::tokenizer::chat::{ChatTemplate, Message, SpecialTokens};
+use gracekv::tokenizer::chat::{ChatTemplate, SpecialTokens};
 use gracekv::tokenizer::Tokenizer;
-use serde_json::{json, Value};
+use serde_json::json;
 
+use crate::shared::{grammars, record, settings, talk, templates};
 use crate::support::tiny;
 use crate::{random, Try};
 
@@ -36,23 +37,6 @@ fn mutated(texts: &[String], pieces: &[&str], number: u64) -> String {
         }
     }
     text.into_iter().collect()
-}
-
-fn golden(path: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(path);
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-/// All strings of a value that begin a text of some length.
-fn strings(value: &Value, key: &str, out: &mut Vec<String>) {
-    match value {
-        Value::Array(list) => list.iter().for_each(|v| strings(v, key, out)),
-        Value::Object(fields) => fields.iter().for_each(|(name, v)| match v.as_str() {
-            Some(text) if name == key => out.push(text.to_owned()),
-            _ => strings(v, key, out),
-        }),
-        _ => {}
-    }
 }
 
 /// Templates of models and pieces of their language.
@@ -83,11 +67,7 @@ pub fn chat_template() -> Try {
         "ns.x",
         "*1000000",
     ];
-    let mut texts = Vec::new();
-    strings(&golden("chat/templates.json"), "source", &mut texts);
-    assert!(!texts.is_empty());
-    let talk = [("system", "be brief"), ("user", "hi"), ("assistant", "hello"), ("user", "bye")];
-    let talk = talk.map(|(role, content)| Message::new(role, content));
+    let (texts, talk) = (templates(), talk());
     Box::new(move |number| {
         let special = SpecialTokens { bos: "<s>".into(), eos: "</s>".into(), add_bos: false };
         ChatTemplate::new(&mutated(&texts, &PIECES, number), special)?.render(&talk, true).map(drop)
@@ -118,9 +98,7 @@ pub fn grammar() -> Try {
         "#",
         "x ::= x x",
     ];
-    let mut texts = Vec::new();
-    strings(&golden("grammar/verdicts.json"), "grammar", &mut texts);
-    assert!(!texts.is_empty());
+    let texts = grammars();
     let tokenizer = Tokenizer::load(&Gguf::open(&tiny::path("llama")).unwrap()).unwrap();
     Box::new(move |number| {
         let constraint = Constraint::Gbnf { source: "--grammar".into(), text: mutated(&texts, &PIECES, number) };
@@ -151,20 +129,7 @@ pub fn data_set(dir: &Path) -> Try {
 pub fn answers(dir: &Path) -> Try {
     const PIECES: [&str; 12] =
         ["{", "}", "[", "]", "\"", ":", ",", "null", "1e999", "-1", "\n", "{\"settings\": {\"seed\": 1}}\n"];
-    let record = Record {
-        task: "vt".into(),
-        sample: 1,
-        method: "gracekv".into(),
-        ratio: 4.0,
-        score: 0.5,
-        chance: 0.0,
-        kv_bytes: 1000,
-        pass_ms: 1.5,
-        n_tokens: 100,
-        text: "a".into(),
-        answers: vec!["a".into()],
-    };
-    let settings = json!({ "seed": 1 }).as_object().unwrap().clone();
+    let (record, settings) = (record(), settings());
     let whole = format!("{}\n{}\n", json!({ "settings": settings }), record.to_json());
     let dir = dir.to_owned();
     Box::new(move |number| {
