@@ -41,18 +41,6 @@ pub(super) const FLAGS: &[Flag] = &[
         "run the pass also at ratio 1; for tests"),
 ];
 
-/// A number as people write it, unless that takes many digits.
-struct Plain(f64);
-
-impl std::fmt::Display for Plain {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self.0 == 0.0 || (1e-6..1e12).contains(&self.0.abs()) {
-            true => write!(f, "{}", self.0),
-            false => write!(f, "{:e}", self.0),
-        }
-    }
-}
-
 fn ratio(x: f64) -> Result<KvSize, String> {
     if (1.0..=MAX_RATIO).contains(&x) {
         return Ok(KvSize::Ratio(x));
@@ -67,7 +55,7 @@ fn ratio(x: f64) -> Result<KvSize, String> {
             Short(1.0 / x)
         ));
     }
-    Err(format!("{} is not a number of at least 1", Plain(x)))
+    Err(format!("{x:?} is not a number of at least 1"))
 }
 
 fn removed(x: f64) -> Result<KvSize, String> {
@@ -79,7 +67,7 @@ fn removed(x: f64) -> Result<KvSize, String> {
             "{x} is not a fraction that can be removed; to make the cache {x} times smaller use --kv-ratio {x}"
         ));
     }
-    Err(format!("{x:e} is not a fraction from 0 to below 1"))
+    Err(format!("{x:?} is not a fraction from 0 to below 1"))
 }
 
 /// A number without trailing zeros.
