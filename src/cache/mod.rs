@@ -9,6 +9,7 @@ pub mod mask;
 pub mod memory;
 pub mod mirror;
 pub mod plan;
+pub mod product;
 pub mod rewrite;
 pub mod rope;
 pub mod shift;

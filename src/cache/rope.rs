@@ -65,16 +65,6 @@ impl Rope {
         self.apply(x, pos, -1.0, 1.0 / self.magnitude());
     }
 
-    /// Moves an already rotated `x` from position `from` to `to`.
-    pub fn shift(&self, x: &mut [f32], from: f32, to: f32) {
-        if self.freq_factors.is_empty() && self.ext_factor == 0.0 {
-            self.apply(x, to - from, 1.0, 1.0);
-        } else {
-            self.unrotate(x, from);
-            self.rotate(x, to);
-        }
-    }
-
     /// Moves already rotated rows of `dim` numbers by `delta` positions. Angles are linear in the position, so where a row
     /// stands does not matter, and the magnitude stays.
     pub fn shift_all(&self, rows: &mut [f32], dim: usize, delta: f32) {
@@ -159,18 +149,6 @@ mod tests {
             rope.unrotate(&mut y, 1234.0);
             assert!(x.iter().zip(&y).all(|(a, b)| (a - b).abs() < 1e-4), "{rope:?}");
             assert_eq!(x[32..], y[32..], "components beyond n_rot must pass unchanged");
-        }
-    }
-
-    #[test]
-    fn shift_equals_rotating_anew() {
-        for rope in [Rope::new(RopeKind::Neox, 64, 10_000.0), Rope::new(RopeKind::Normal, 64, 10_000.0)] {
-            let x: Vec<f32> = (0..64).map(|i| (i as f32 * 0.11).cos()).collect();
-            let (mut a, mut b) = (x.clone(), x);
-            rope.rotate(&mut a, 17.0);
-            rope.shift(&mut a, 17.0, 905.0);
-            rope.rotate(&mut b, 905.0);
-            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-3));
         }
     }
 

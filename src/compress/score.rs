@@ -6,10 +6,10 @@
 //! Logits are products of matrices, for a tile of keys at a time: one pass finds each row's log-sum-exp, a second one visits
 //! the probabilities.
 
-use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, Axis};
 
 use super::vector;
+use crate::cache::product::{add_weighted_rows, times_rows};
 use crate::cache::view::{Probe, ProbeKind, View};
 use crate::error::{Error, Result};
 
@@ -86,12 +86,12 @@ impl Queries {
                 ProbeKind::Sample => view.n_tokens + SAMPLE_STRIDE * nth,
                 ProbeKind::Lookahead => probe.pos as usize,
             };
+            let first = rows.len();
             for h in g * n_group..(g + 1) * n_group {
-                let first = rows.len();
                 rows.extend(view.query(il, p, h).iter().map(|x| x * view.kq_scale));
-                if to != probe.pos as usize {
-                    view.rope[il].shift(&mut rows[first..], probe.pos as f32, to as f32);
-                }
+            }
+            if to != probe.pos as usize {
+                view.rope[il].shift_all(&mut rows[first..], dim, to as f32 - probe.pos as f32);
             }
             probes.push(*probe);
         }
@@ -152,7 +152,7 @@ impl<'a> Tiles<'a> {
         if let Some(keys) = self.keys.as_slice_mut() {
             self.view.source.keys(self.il, self.g, first, keys)?;
         }
-        general_mat_mul(1.0, &self.queries.rows, &self.keys.t(), 0.0, &mut self.logits);
+        times_rows(self.queries.rows.view(), self.keys.view(), self.logits.view_mut());
         if let Some(logits) = self.logits.as_slice_mut() {
             vector::softcap(logits, self.view.logit_softcap);
         }
@@ -200,7 +200,7 @@ impl Queries {
             if let Some(outputs) = outputs.as_deref_mut() {
                 let mut values = vec![0.0; logits.ncols() * view.head_dim_v];
                 view.source.values(il, g, first, &mut values)?;
-                general_mat_mul(1.0, logits, &matrix(values, view.head_dim_v)?, 1.0, outputs);
+                add_weighted_rows(logits.view(), matrix(values, view.head_dim_v)?.view(), outputs.view_mut());
             }
         }
         if let Some(outputs) = outputs {

@@ -3,6 +3,7 @@
 //! Each is compiled for several widths of vectors, of which the machine's is picked at run time; the code itself is scalar and safe.
 //! The order of every sum is fixed by the code, so results do not depend on the number of threads.
 
+use half::f16;
 use multiversion::multiversion;
 
 /// Lanes of a running sum or maximum; fixed, so that the order of additions is.
@@ -89,6 +90,20 @@ pub fn exp_shifted(x: &mut [f32], shift: &[f32], floor: f32, sum: &mut [f32]) {
     }
 }
 
+/// `out = x` element by element.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn widen(x: &[f16], out: &mut [f32]) {
+    const EXPONENT: u32 = 112 << 23;
+    const SMALLEST: u32 = 113 << 23;
+    for (out, x) in out.iter_mut().zip(x) {
+        let (sign, x) = (u32::from(x.to_bits() & 0x8000) << 16, u32::from(x.to_bits() & 0x7fff) << 13);
+        // Subnormal numbers stand above the smallest normal one, which is then taken off.
+        let subnormal = f32::from_bits(x + SMALLEST) - f32::from_bits(SMALLEST);
+        let normal = x + if x < 0x7c00 << 13 { EXPONENT } else { 2 * EXPONENT };
+        *out = f32::from_bits(sign | if x < 0x400 << 13 { subnormal.to_bits() } else { normal });
+    }
+}
+
 /// `acc = max(acc, x)` element by element.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub fn max_into(acc: &mut [f32], x: &[f32]) {
@@ -122,6 +137,12 @@ pub fn nearest(best: &mut [f32], ids: &mut [u32], x: &[f32], half_norm: f32, id:
         *b = if closer { d } else { *b };
         *i = if closer { id } else { *i };
     }
+}
+
+/// Sum.
+#[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
+pub fn sum(x: &[f32]) -> f32 {
+    fold(x, 0.0, |a, b| a + b)
 }
 
 /// Inner product, to be inlined into other kernels.
@@ -213,6 +234,17 @@ mod tests {
                 let want = f64::from(x - max).exp() / sum;
                 assert!((f64::from(*p) - want).abs() <= 2e-6 * want + 1e-26, "{p} {want}");
             }
+        }
+    }
+
+    #[test]
+    fn widening_is_that_of_the_library() {
+        let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        let mut out = vec![0.0; x.len()];
+        widen(&x, &mut out);
+        for (x, out) in x.iter().zip(out) {
+            let is_equal = x.to_f32().to_bits() == out.to_bits();
+            assert!(is_equal || (x.is_nan() && out.is_nan()), "{:#x}: {out}", x.to_bits());
         }
     }
 

@@ -7,7 +7,7 @@
 //! entries as in Flash-Decoding.
 
 use super::context::Context;
-use super::device::BufferType;
+use super::custom::guarded;
 use super::dtype::Type;
 use super::simd::{block_fn, merge, Block, BlockFn, Rows, MAX_ENTRIES};
 use super::sys;
@@ -141,41 +141,14 @@ impl Context {
         });
         if n_tokens > 1 {
             let args: Vec<&Tensor> = [q, k, v].into_iter().chain(r.sinks).collect();
-            return self.custom(&args, [dv, n_head, n_tokens, 1], whole, params);
+            return self.custom(&args, Type::F32, [dv, n_head, n_tokens, 1], whole, params);
         }
-        let partial = self.custom(&[q, k, v], [dv + 2, n_group, n_chunk, r.n_head_kv], partials, params.clone())?;
+        let partial =
+            self.custom(&[q, k, v], Type::F32, [dv + 2, n_group, n_chunk, r.n_head_kv], partials, params.clone())?;
         let args: Vec<&Tensor> = [&partial].into_iter().chain(r.sinks).collect();
-        self.custom(&args, [dv, n_head, 1, 1], combine, params)
-    }
-
-    fn custom(&self, args: &[&Tensor], ne: [usize; 4], f: Kernel, params: Arc<Params>) -> Result<Tensor> {
-        let userdata = Arc::as_ptr(&params).cast_mut().cast::<c_void>();
-        self.keep(params);
-        let mut raw: Vec<_> = args.iter().map(|t| t.raw()).collect();
-        let n = ne.map(|x| x as i64);
-        // SAFETY: the arguments are alive, `userdata` lives as long as the context, and the kernels only read it.
-        let out = self.build(args, |ctx| unsafe {
-            sys::ggml_custom_4d(
-                ctx,
-                Type::F32.0,
-                n[0],
-                n[1],
-                n[2],
-                n[3],
-                raw.as_mut_ptr(),
-                raw.len() as i32,
-                Some(f),
-                -1,
-                userdata,
-            )
-        })?;
-        // Other devices cannot call it, and the RPC backend claims that it can compute everything.
-        self.pin(&out, BufferType::cpu());
-        Ok(out)
+        self.custom(&args, Type::F32, [dv, n_head, 1, 1], combine, params)
     }
 }
-
-type Kernel = unsafe extern "C" fn(*mut sys::ggml_tensor, i32, i32, *mut c_void);
 
 /// A pool of key or value rows.
 struct Pool<'a> {
@@ -328,14 +301,6 @@ fn chunks(head: &HeadSpan, j: usize) -> impl Iterator<Item = Chunk> + '_ {
     pieces.into_iter().flat_map(|p| {
         (0..p.n).step_by(CHUNK_ENTRIES).map(move |at| Chunk { row: p.row + at, n: CHUNK_ENTRIES.min(p.n - at) })
     })
-}
-
-/// Runs `f` so that a panic cannot unwind into C; the output of the node then stays as it is.
-fn guarded(f: impl FnOnce()) {
-    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err() {
-        eprintln!("error: the attention kernel failed; this is a bug in gracekv");
-        std::process::abort();
-    }
 }
 
 /// One token: each thread computes a run of the chunks. Output `{dv + 2, n_group, n_chunk, n_head_kv}`.

@@ -17,6 +17,7 @@ impl Type {
     pub const Q5_0: Type = Type(sys::GGML_TYPE_Q5_0);
     pub const Q5_1: Type = Type(sys::GGML_TYPE_Q5_1);
     pub const Q8_0: Type = Type(sys::GGML_TYPE_Q8_0);
+    pub const Q8_1: Type = Type(sys::GGML_TYPE_Q8_1);
     pub const Q4_K: Type = Type(sys::GGML_TYPE_Q4_K);
     pub const Q6_K: Type = Type(sys::GGML_TYPE_Q6_K);
     pub const IQ4_NL: Type = Type(sys::GGML_TYPE_IQ4_NL);
@@ -68,6 +69,29 @@ impl Type {
             let (traits, cpu) = (sys::ggml_get_type_traits(self.0), sys::ggml_get_type_traits_cpu(self.0));
             (*cpu).vec_dot.is_some() && (self == Type::F32 || (*traits).to_float.is_some())
         }
+    }
+
+    /// The type that activations are quantised to before they meet weights of this type on the CPU.
+    pub fn activations(self) -> Type {
+        // SAFETY: ids are below GGML_TYPE_COUNT by construction; the table is static.
+        Type(unsafe { (*sys::ggml_get_type_traits_cpu(self.0)).vec_dot_type })
+    }
+
+    /// Turns a row of activations, `f32` as bytes, into this type as the CPU backend does. Returns false when it does not.
+    ///
+    /// # Panics
+    /// When the sizes do not fit together.
+    pub(super) fn quantize_activations(self, x: &[u8], out: &mut [u8]) -> bool {
+        let n = x.len() / 4;
+        assert!(
+            n.is_multiple_of(self.block_size()) && out.len() == self.row_size(n) && x.as_ptr().align_offset(4) == 0
+        );
+        // SAFETY: sizes and alignment were checked.
+        unsafe {
+            let Some(convert) = (*sys::ggml_get_type_traits_cpu(self.0)).from_float else { return false };
+            convert(x.as_ptr().cast(), out.as_mut_ptr().cast(), n as i64);
+        }
+        true
     }
 
     /// Turns rows of this type into `f32`. Returns false when ggml has no conversion for the type.

@@ -10,6 +10,7 @@ mod attention;
 mod backend;
 mod buffer;
 mod context;
+mod custom;
 mod device;
 mod dtype;
 mod fatal;
@@ -17,6 +18,7 @@ mod graph;
 mod memory;
 mod mmap;
 mod ops;
+mod product;
 mod rpc;
 mod simd;
 mod sys;
@@ -36,7 +38,9 @@ pub use memory::{
 };
 pub use mmap::Mmap;
 pub use ops::{Act, Logits, RopeParams};
+pub use product::Tokens;
 pub use rpc::{add_server, serve, SERVER_PORT};
+pub use simd::matrix::{add_product, AddProduct};
 pub use tensor::Tensor;
 pub use transfer::Transfers;
 

@@ -68,6 +68,12 @@ impl Tensor {
         !self.header().buffer.is_null()
     }
 
+    /// Whether its bytes are as the type has them, in memory that the CPU reads directly.
+    pub(super) fn is_plain(&self) -> bool {
+        // SAFETY: the buffer of a tensor with memory is alive.
+        self.has_memory() && unsafe { sys::ggml_backend_buffer_is_host(self.header().buffer) }
+    }
+
     /// Its name.
     pub fn name(&self) -> String {
         self.header().name.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect()

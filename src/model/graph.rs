@@ -3,7 +3,8 @@
 use super::Model;
 use crate::cache::{KvCache, LayerCache, Layout};
 use crate::error::Result;
-use crate::ggml::{Context, Graph, Tensor, Type};
+use crate::ggml::{Context, Graph, Tensor, Tokens, Type};
+use std::cell::RefCell;
 
 /// How attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +139,8 @@ pub struct Build<'a> {
     pub ctx: Context,
     /// The operations so far.
     pub graph: Graph,
+    /// What the last product quantised, for others with the same tokens.
+    pub quantized: RefCell<Option<Tokens>>,
     /// What the host fills.
     pub inputs: Inputs,
     /// What the host reads.
@@ -150,7 +153,7 @@ pub fn graph_size(model: &Model) -> usize {
     // Attention over a pool by ggml's own operations takes a few nodes per KV head, an adapter of a weight four.
     let n_adapted: usize = model.adapters.loras.iter().map(|lora| lora.n_weights()).sum();
     let n_of_experts = if hp.routing.n_expert > 0 { 60 + 2 * hp.routing.n_used } else { 0 };
-    hp.n_layer * (80 + 10 * hp.n_head_kv + n_of_experts) + 5 * n_adapted + 256
+    hp.n_layer * (90 + 10 * hp.n_head_kv + n_of_experts) + 5 * n_adapted + 256
 }
 
 impl ModelGraph {
@@ -163,7 +166,8 @@ impl ModelGraph {
         let ctx = Context::new(size * 2, size)?;
         let graph = Graph::new(&ctx, size)?;
         let inputs = Inputs::new(&ctx, model, cache, &spec)?;
-        let mut b = Build { model, cache, spec: &spec, projection, ctx, graph, inputs, outputs: Outputs::default() };
+        let (quantized, outputs) = (RefCell::default(), Outputs::default());
+        let mut b = Build { model, cache, spec: &spec, projection, ctx, graph, quantized, inputs, outputs };
         model.arch().graph(&mut b)?;
         let Build { graph, inputs, outputs, .. } = b;
         Ok(ModelGraph { spec, graph, inputs, outputs })

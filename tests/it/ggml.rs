@@ -94,6 +94,41 @@ fn products_are_right_from_every_kind_of_memory() {
     }
 }
 
+/// Rows and tokens that fill no tile, tokens that two weights share, and weights that are not centred, so that minima count.
+#[test]
+fn products_from_tiles_are_those_of_ggml_to_the_last_bit() {
+    let mut random = Random(12);
+    for ty in [Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0] {
+        for (k, m, n) in [(512, 40, 16), (256, 16, 17), (1536, 3, 31), (2048, 1000, 19)] {
+            let mut quantised = vec![0u8; ty.row_size(k * m)];
+            let weights: Vec<f32> = random.vector(k * m, 0.05).iter().map(|w| w + 0.03).collect();
+            assert!(ty.from_f32(&weights, k, &mut quantised));
+            let memory = Context::new(2, 0).unwrap();
+            let w = memory.tensor(ty, &[k, m]).unwrap();
+            memory.allocate(BufferType::cpu()).unwrap();
+            w.write(0, &quantised).unwrap();
+            let x: Vec<f32> = random.vector(k * n, 1.0).iter().map(|x| x + 0.2).collect();
+            let product = |tiled: bool| {
+                let ctx = Context::new(32, 128).unwrap();
+                let input = ctx.input(Type::F32, &[k, n]).unwrap();
+                let mut tokens = None;
+                let mut product = || match tiled {
+                    true => ctx.tiled_mul_mat(&w, &input, &mut tokens).unwrap(),
+                    false => Some(ctx.mul_mat(&w, &input).unwrap()),
+                };
+                let (first, second) = (product()?, product()?);
+                let sum = ctx.add(&first, &second).unwrap();
+                Some(compute(&ctx, sum, &[(&input, &bytes(&x))]))
+            };
+            // None on a processor without the instruction.
+            let Some(found) = product(true) else { continue };
+            let want = product(false).unwrap();
+            let n_wrong = found.iter().zip(&want).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+            assert_eq!(n_wrong, 0, "{ty} {k} x {m} x {n}: NMSE {:e}", nmse(&want, &found));
+        }
+    }
+}
+
 #[test]
 fn rotation_on_the_host_is_that_of_ggml() {
     let (dim, n_head, n_tokens) = (64, 2, 5);

@@ -6,11 +6,11 @@
 //! the output would lose without it. First centres: the heaviest tokens. A cluster that runs empty takes the token that lies
 //! worst (ours: so every entry of the budget is used).
 
-use ndarray::linalg::general_mat_mul;
 use ndarray::{s, Array2, ArrayView2, Axis};
 
 use super::cholesky;
 use super::observe::Head;
+use crate::cache::product::{add_weighted_rows, times_rows};
 use crate::compress::vector;
 
 /// Tokens whose distances to all centres are in memory at a time; there may be thousands of centres.
@@ -29,7 +29,7 @@ pub fn cluster(head: &Head, evicted: &[u32], n: usize, n_lloyd: usize) -> Vec<u3
     let factor = metric(head.queries.view());
     let mut x = Array2::zeros((evicted.len(), factor.ncols()));
     for (tokens, mut x) in evicted.chunks(TILE).zip(x.axis_chunks_iter_mut(Axis(0), TILE)) {
-        general_mat_mul(1.0, &head.keys.of(tokens), &factor, 0.0, &mut x);
+        add_weighted_rows(head.keys.of(tokens).view(), factor.view(), x.view_mut());
     }
     let n_step = if evicted.len() < SMALL_CLUSTER * n { n_lloyd.min(FEW_STEPS) } else { n_lloyd };
     k_means(&x, &weights(head, evicted), n, n_step)
@@ -88,7 +88,7 @@ fn assign(x: &Array2<f32>, centres: &Array2<f32>, of: &mut [u32], distance: &mut
     let tiles = x.axis_chunks_iter(Axis(0), TILE).zip(of.chunks_mut(TILE)).zip(distance.chunks_mut(TILE));
     for ((x, of), distance) in tiles {
         let mut product = product.slice_mut(s![.., ..x.nrows()]);
-        general_mat_mul(1.0, centres, &x.t(), 0.0, &mut product);
+        times_rows(centres.view(), x, product.view_mut());
         distance.fill(f32::INFINITY);
         of.fill(0);
         for (j, row) in (0..).zip(product.rows()) {

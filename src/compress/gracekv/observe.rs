@@ -7,9 +7,9 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2};
 
+use crate::cache::product::times_rows;
 use crate::cache::view::{ProbeKind, View};
 use crate::compress::score::{matrix, Queries};
 use crate::compress::vector;
@@ -56,7 +56,7 @@ impl Observation {
             if product.dim() != a.dim() {
                 product = Array2::zeros(a.dim());
             }
-            general_mat_mul(1.0, &output, &values.t(), 0.0, &mut product);
+            times_rows(output.view(), values.view(), product.view_mut());
             for (q, (a, product)) in a.rows().into_iter().zip(product.rows()).enumerate() {
                 if let (Some(a), Some(product)) = (a.as_slice(), product.as_slice()) {
                     let error = &mut error[tile.clone()];
@@ -194,7 +194,7 @@ impl Rows {
         out.iter_mut().skip(tokens.len() * self.dim).zip(more).for_each(|(x, y)| *x = *y);
         for (&t, mut row) in tokens.iter().zip(out.rows_mut()) {
             let source = &self.data[t as usize * self.dim..][..self.dim];
-            row.as_slice_mut().into_iter().for_each(|row| source.convert_to_f32_slice(row));
+            row.as_slice_mut().into_iter().for_each(|row| vector::widen(source, row));
         }
         out
     }
@@ -246,7 +246,8 @@ impl Head {
 
     /// Capped logits of rows of keys. Shapes: `keys: {head_dim_k, n}`, result: `{n_row, n}`.
     pub fn logits(&self, keys: ArrayView2<f32>) -> Array2<f32> {
-        let mut logits = keys.dot(&self.queries.t());
+        let mut logits = Array2::zeros((keys.nrows(), self.queries.nrows()));
+        times_rows(keys, self.queries.view(), logits.view_mut());
         logits.as_slice_mut().into_iter().for_each(|x| vector::softcap(x, self.softcap));
         logits
     }

@@ -14,6 +14,7 @@ use ndarray::{Array2, ArrayView2, Axis};
 use super::cluster;
 use super::fit::MAX_LOG_E;
 use super::observe::{Head, Rows, FLOOR};
+use crate::cache::product::add_weighted_rows;
 use crate::compress::vector;
 use crate::error::Result;
 
@@ -126,6 +127,8 @@ pub(super) struct Tree<'a> {
     output: Array2<f32>,
     /// Where the tokens lie in the metric of the queries. Shapes: `{rank, n_tokens}`.
     x: Array2<f32>,
+    /// Squares of the rows of `x`.
+    square: Vec<f32>,
     weight: Vec<f32>,
 }
 
@@ -146,20 +149,22 @@ impl<'a> Tree<'a> {
         let queries = head.queries.select(Axis(0), &rows);
         let lz: Vec<f32> = rows.iter().map(|&q| head.lz[q]).collect();
         let mut unused = vec![0.0; rows.len()];
-        let attention = product(&head.keys, tokens, queries.t(), |row| {
+        let turned = queries.t().as_standard_layout().into_owned();
+        let attention = product(&head.keys, tokens, turned.view(), |row| {
             vector::softcap(row, head.softcap);
             vector::exp_shifted(row, &lz, FLOOR, &mut unused);
         })?;
         let factor = cluster::metric(head.queries.view());
         let mut x = Array2::zeros((tokens.len(), factor.ncols()));
         for (tile, mut x) in tokens.chunks(TILE).zip(x.axis_chunks_iter_mut(Axis(0), TILE)) {
-            x.assign(&head.keys.of(tile).dot(&factor));
+            add_weighted_rows(head.keys.of(tile).view(), factor.view(), x.view_mut());
         }
         Ok(Tree {
             tokens,
             attention,
             values,
             output: head.output.select(Axis(0), &rows).dot(&projection),
+            square: x.rows().into_iter().map(|x| x.dot(&x)).collect(),
             x,
             weight: cluster::weights(&head, tokens),
             row_weight: rows.iter().map(|&q| head.weight[q] / total.max(f32::MIN_POSITIVE)).collect(),
@@ -203,12 +208,23 @@ impl<'a> Tree<'a> {
         let row = |t: u32| &self.x.as_slice().unwrap_or(&[])[t as usize * rank..][..rank];
         let weight: Vec<f32> = tokens.iter().map(|&t| self.weight[t as usize]).collect();
         let largest = |of: &[f32]| (0..of.len()).fold(0, |best, i| if of[i] > of[best] { i } else { best });
-        let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();
+        let (mut x, mut along, mut is_second) = (Vec::new(), vec![0.0; TILE], vec![false; tokens.len()]);
+        let gather = |tile: &[u32], x: &mut Vec<f32>| {
+            x.clear();
+            tile.iter().for_each(|&t| x.extend_from_slice(row(t)));
+        };
 
         let first = row(tokens[largest(&weight)]);
-        let spread: Vec<f32> = tokens.iter().zip(&weight).map(|(&t, w)| w * distance(row(t), first)).collect();
+        let square = vector::dot(first, first);
+        let mut spread = weight.clone();
+        for (tile, spread) in tokens.chunks(TILE).zip(spread.chunks_mut(TILE)) {
+            gather(tile, &mut x);
+            vector::multiply(&x, first, &mut along);
+            for ((spread, &t), along) in spread.iter_mut().zip(tile).zip(&along) {
+                *spread *= (self.square[t as usize] + square - 2.0 * along).max(0.0);
+            }
+        }
         let mut centres = [first.to_vec(), row(tokens[largest(&spread)]).to_vec()];
-        let (mut x, mut along, mut is_second) = (Vec::new(), vec![0.0; TILE], vec![false; tokens.len()]);
         for _ in 0..N_STEP {
             // Nearer to the second centre: beyond the plane between them.
             let normal: Vec<f32> = centres[1].iter().zip(&centres[0]).map(|(b, a)| b - a).collect();
@@ -216,15 +232,14 @@ impl<'a> Tree<'a> {
             let (mut sums, mut total) = ([vec![0.0; rank], vec![0.0; rank]], [0.0f32; 2]);
             let tiles = tokens.chunks(TILE).zip(weight.chunks(TILE)).zip(is_second.chunks_mut(TILE));
             for ((tile, weight), is_second) in tiles {
-                x.clear();
-                tile.iter().for_each(|&t| x.extend_from_slice(row(t)));
+                gather(tile, &mut x);
                 let along = &mut along[..tile.len()];
                 vector::multiply(&x, &normal, along);
                 is_second.iter_mut().zip(&*along).for_each(|(second, &along)| *second = along > plane);
                 for (i, second) in [false, true].into_iter().enumerate() {
                     let own = |(&w, &s): (&f32, &bool)| if s == second { w } else { 0.0 };
                     along.iter_mut().zip(weight.iter().zip(&*is_second).map(own)).for_each(|(a, w)| *a = w);
-                    total[i] += along.iter().sum::<f32>();
+                    total[i] += vector::sum(along);
                     vector::add_weighted(&x, along, &mut sums[i]);
                 }
             }
@@ -310,7 +325,9 @@ impl<'a> Tree<'a> {
 fn product(rows: &Rows, tokens: &[u32], matrix: ArrayView2<f32>, mut finish: impl FnMut(&mut [f32])) -> Result<Rows> {
     let n = matrix.ncols().max(1);
     Rows::read(tokens.len(), matrix.ncols(), |first, out| {
-        let product = rows.of(&tokens[first..first + out.len() / n]).dot(&matrix);
+        let rows = rows.of(&tokens[first..first + out.len() / n]);
+        let mut product = Array2::zeros((rows.nrows(), n));
+        add_weighted_rows(rows.view(), matrix, product.view_mut());
         out.iter_mut().zip(&product).for_each(|(x, y)| *x = *y);
         out.chunks_exact_mut(n).for_each(&mut finish);
         Ok(())

@@ -1,6 +1,8 @@
-//! Vectors of the attention kernel: one set of operations per instruction set, chosen when the program starts.
+//! Vectors of our own operations, chosen for the instruction set when the program starts.
 //!
-//! The loops over them are in [`block`]; what they compute differs between instruction sets only by rounding.
+//! Attention has one set of vector operations per instruction set; the loops over them are in [`block`], and what they compute
+//! differs between instruction sets only by rounding. Products of quantised weights
+//! are in [`tile`], of plain ones in [`matrix`].
 
 // Every line of these functions is a vector or pointer operation under the contract of the function itself.
 #![allow(unsafe_op_in_unsafe_fn)]
@@ -8,6 +10,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod block;
+pub(super) mod matrix;
+pub(super) mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

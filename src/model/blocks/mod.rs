@@ -92,7 +92,8 @@ impl Build<'_> {
     /// # Errors
     /// When shapes do not fit.
     pub fn mul(&self, w: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let mut y = self.ctx.mul_mat(w, x)?;
+        let tiled = self.ctx.tiled_mul_mat(w, x, &mut self.quantized.borrow_mut())?;
+        let mut y = tiled.map_or_else(|| self.ctx.mul_mat(w, x), Ok)?;
         for lora in &self.model.adapters.loras {
             // Tied embeddings keep their name as output matrix; an adapter of embeddings does not change that.
             if let Some(pair) = lora.pair(&w.name()).filter(|_| w.name() != "token_embd.weight") {
