@@ -11,6 +11,7 @@ use ndarray::{Array2, ArrayViewMut2, Axis};
 
 use super::observe::{Head, Rows};
 use super::{cholesky, Options};
+use crate::cache::product::add_weighted_rows;
 use crate::compress::vector;
 
 /// Tokens whose logits are in memory at a time.
@@ -186,7 +187,8 @@ fn fit_key(head: &Head, log_z: &[f32], k0: &[f32], ridge: f32) -> Option<Vec<f32
     let mut delta = vec![0.0; dim];
     vector::add_weighted(&centred, &target, &mut delta);
     let centred = Array2::from_shape_vec((root.len(), dim), centred).ok()?;
-    let mut gram = centred.t().dot(&centred);
+    let mut gram = Array2::zeros((dim, dim));
+    add_weighted_rows(centred.t().as_standard_layout().view(), centred.view(), gram.view_mut());
     let mean = gram.diag().sum() / dim as f32;
     gram.diag_mut().map_inplace(|x| *x += ridge * mean);
     if !cholesky::solve_one(&mut gram, &mut delta) {

@@ -192,9 +192,12 @@ impl Rows {
     pub fn of_and(&self, tokens: &[u32], more: &[f32]) -> Array2<f32> {
         let mut out = Array2::zeros((tokens.len() + more.len() / self.dim.max(1), self.dim));
         out.iter_mut().skip(tokens.len() * self.dim).zip(more).for_each(|(x, y)| *x = *y);
-        for (&t, mut row) in tokens.iter().zip(out.rows_mut()) {
-            let source = &self.data[t as usize * self.dim..][..self.dim];
-            row.as_slice_mut().into_iter().for_each(|row| vector::widen(source, row));
+        // Most tokens have their neighbours beside them.
+        let mut to = out.as_slice_mut().unwrap_or_default();
+        for run in tokens.chunk_by(|a, b| a + 1 == *b) {
+            let (row, rest) = to.split_at_mut(run.len() * self.dim);
+            vector::widen(&self.data[run[0] as usize * self.dim..][..row.len()], row);
+            to = rest;
         }
         out
     }

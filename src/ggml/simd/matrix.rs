@@ -2,14 +2,16 @@
 //!
 //! Neither operand is copied: rows of `b` are short enough to stay in the second-level cache, where they are read in order.
 
-/// Adds a product: `c += a b`. Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`.
-pub type AddProduct = fn(a: &[f32], b: &[f32], c: &mut [f32], [usize; 3]);
+/// Adds a product: `c += a b`, told `[m, k, n]` and how far apart the rows of `c` are, of which the last may end early.
+/// Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`.
+pub type AddProduct = fn(a: &[f32], b: &[f32], c: &mut [f32], [usize; 3], usize);
 
-/// The product for this processor, told `[m, k, n]`; `None` where a library's is as fast.
+/// The product for this processor; `None` where a library's is as fast.
 #[cfg(target_arch = "x86_64")]
 pub fn add_product() -> Option<AddProduct> {
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx512f").then_some((|a, b, c, ne| unsafe { avx512::run(a, b, c, ne) }) as AddProduct)
+    is_x86_feature_detected!("avx512f")
+        .then_some((|a, b, c, ne, apart| unsafe { avx512::run(a, b, c, ne, apart) }) as AddProduct)
 }
 
 /// The product for this processor; `None` where a library's is as fast.
@@ -28,12 +30,15 @@ mod avx512 {
     const TILE: (usize, usize) = (6, 4);
 
     #[target_feature(enable = "avx512f")]
-    pub(super) fn run(a: &[f32], b: &[f32], c: &mut [f32], [m, k, n]: [usize; 3]) {
-        assert!(a.len() == m * k && b.len() == k * n && c.len() == m * n);
+    pub(super) fn run(a: &[f32], b: &[f32], c: &mut [f32], [m, k, n]: [usize; 3], apart: usize) {
+        if m == 0 || n == 0 {
+            return;
+        }
+        assert!(a.len() == m * k && b.len() == k * n && apart >= n && c.len() >= (m - 1) * apart + n);
         let mut row = 0;
         while row < m {
             let n_row = if m - row >= TILE.0 { TILE.0 } else { 1 };
-            let (a, c) = (&a[row * k..(row + n_row) * k], &mut c[row * n..(row + n_row) * n]);
+            let (a, c) = (&a[row * k..(row + n_row) * k], &mut c[row * apart..]);
             let mut col = 0;
             while col < n {
                 let n_col = if n - col >= TILE.1 * LANES { TILE.1 * LANES } else { LANES.min(n - col) };
@@ -41,10 +46,10 @@ mod avx512 {
                 unsafe {
                     let (a, b, c) = (a.as_ptr(), b.as_ptr().add(col), c.as_mut_ptr().add(col));
                     match (n_row, n_col > LANES) {
-                        (1, false) => tile::<1, 1>(a, b, c, k, n, n_col),
-                        (1, true) => tile::<1, { TILE.1 }>(a, b, c, k, n, n_col),
-                        (_, false) => tile::<{ TILE.0 }, 1>(a, b, c, k, n, n_col),
-                        (_, true) => tile::<{ TILE.0 }, { TILE.1 }>(a, b, c, k, n, n_col),
+                        (1, false) => tile::<1, 1>(a, b, c, [k, n, apart], n_col),
+                        (1, true) => tile::<1, { TILE.1 }>(a, b, c, [k, n, apart], n_col),
+                        (_, false) => tile::<{ TILE.0 }, 1>(a, b, c, [k, n, apart], n_col),
+                        (_, true) => tile::<{ TILE.0 }, { TILE.1 }>(a, b, c, [k, n, apart], n_col),
                     }
                 }
                 col += n_col;
@@ -56,15 +61,14 @@ mod avx512 {
     /// `R` rows of `n_col` columns, which fill `V` vectors or, where `V` is 1, a part of one.
     ///
     /// # Safety
-    /// `a` leads to `R` rows of `k`; `b` to `k` rows and `c` to `R` rows of `n_col` elements, `n` apart.
+    /// `a` leads to `R` rows of `k`; `b` to `k` rows of `n_col` elements, `n` apart, and `c` to `R` rows, `apart`.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn tile<const R: usize, const V: usize>(
         a: *const f32,
         mut b: *const f32,
         c: *mut f32,
-        k: usize,
-        n: usize,
+        [k, n, apart]: [usize; 3],
         n_col: usize,
     ) {
         let mask = |v: usize| ((1u32 << (n_col - v * LANES).min(LANES)) - 1) as u16;
@@ -84,7 +88,7 @@ mod avx512 {
             }
             for (r, sum) in sum.iter().enumerate() {
                 for (v, sum) in sum.iter().enumerate() {
-                    let c = c.add(r * n + v * LANES);
+                    let c = c.add(r * apart + v * LANES);
                     _mm512_mask_storeu_ps(c, mask[v], _mm512_add_ps(_mm512_maskz_loadu_ps(mask[v], c), *sum));
                 }
             }
