@@ -3,7 +3,7 @@
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2};
 
-use crate::ggml::add_product;
+use crate::ggml::{product, ProductSize};
 
 /// Rows that are turned at a time: as columns next to each other they fill lines of the first-level cache, and fit it.
 const PANEL: usize = 64;
@@ -11,19 +11,18 @@ const PANEL: usize = 64;
 /// `c = a b^T`. Shapes: `a: {k, m}`, `b: {k, n}`, `c: {n, m}`.
 pub fn times_rows(a: ArrayView2<f32>, b: ArrayView2<f32>, mut c: ArrayViewMut2<f32>) {
     let ([m, k], n) = ([a.nrows(), a.ncols()], b.nrows());
-    if m == 0 {
-        return;
+    if m == 0 || k == 0 {
+        return c.fill(0.0);
     }
-    if let (Some(f), Some(a), Some(b), Some(c)) = (add_product(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
-        c.fill(0.0);
+    if let (Some(f), Some(a), Some(b), Some(c)) = (product(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
         let mut panel = vec![0.0; k * PANEL.min(n)];
-        for (i, rows) in b.chunks(PANEL * k.max(1)).enumerate() {
-            let n_col = rows.len() / k.max(1);
+        for (i, rows) in b.chunks(PANEL * k).enumerate() {
+            let n_col = rows.len() / k;
             let panel = &mut panel[..k * n_col];
-            for (j, out) in panel.chunks_exact_mut(n_col.max(1)).enumerate() {
+            for (j, out) in panel.chunks_exact_mut(n_col).enumerate() {
                 out.iter_mut().zip(rows[j..].iter().step_by(k)).for_each(|(out, x)| *out = *x);
             }
-            f(a, panel, &mut c[i * PANEL..], [m, k, n_col], n);
+            f(a, panel, &mut c[i * PANEL..], ProductSize { ne: [m, k, n_col], apart: n, add: false });
         }
         return;
     }
@@ -33,8 +32,8 @@ pub fn times_rows(a: ArrayView2<f32>, b: ArrayView2<f32>, mut c: ArrayViewMut2<f
 /// `c += a b`. Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`.
 pub fn add_weighted_rows(a: ArrayView2<f32>, b: ArrayView2<f32>, mut c: ArrayViewMut2<f32>) {
     let [m, k, n] = [a.nrows(), a.ncols(), b.ncols()];
-    match (add_product(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
-        (Some(f), Some(a), Some(b), Some(c)) => f(a, b, c, [m, k, n], n),
+    match (product(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
+        (Some(f), Some(a), Some(b), Some(c)) => f(a, b, c, ProductSize { ne: [m, k, n], apart: n, add: true }),
         _ => general_mat_mul(1.0, &a, &b, 1.0, &mut c),
     }
 }
@@ -49,7 +48,9 @@ mod tests {
     #[test]
     fn products_are_right_for_every_shape() {
         let mut random = Random(5);
-        for [m, k, n] in [[1, 1, 1], [6, 64, 64], [7, 3, 65], [13, 64, 256], [5, 80, 17], [12, 1, 79], [0, 4, 99]] {
+        for [m, k, n] in
+            [[1, 1, 1], [6, 64, 64], [7, 3, 65], [13, 64, 256], [5, 80, 17], [12, 1, 79], [0, 4, 99], [3, 0, 70]]
+        {
             let [a, b] = [m * k, k * n].map(|len| random.vector(len, 1.0));
             let a = Array2::from_shape_vec((m, k), a).unwrap();
             let b = Array2::from_shape_vec((k, n), b).unwrap();

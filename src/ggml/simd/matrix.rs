@@ -2,26 +2,36 @@
 //!
 //! Neither operand is copied: rows of `b` are short enough to stay in the second-level cache, where they are read in order.
 
-/// Adds a product: `c += a b`, told `[m, k, n]` and how far apart the rows of `c` are, of which the last may end early.
-/// Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`.
-pub type AddProduct = fn(a: &[f32], b: &[f32], c: &mut [f32], [usize; 3], usize);
+/// `c = a b`, or `c += a b`. Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`, whose rows may stand apart; the last may end early.
+pub type Product = fn(a: &[f32], b: &[f32], c: &mut [f32], size: ProductSize);
+
+/// What a [`Product`] is told.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductSize {
+    /// `[m, k, n]`.
+    pub ne: [usize; 3],
+    /// Elements from one row of `c` to the next.
+    pub apart: usize,
+    /// Whether the product is added to what `c` holds.
+    pub add: bool,
+}
 
 /// The product for this processor; `None` where a library's is as fast.
 #[cfg(target_arch = "x86_64")]
-pub fn add_product() -> Option<AddProduct> {
+pub fn product() -> Option<Product> {
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx512f")
-        .then_some((|a, b, c, ne, apart| unsafe { avx512::run(a, b, c, ne, apart) }) as AddProduct)
+    is_x86_feature_detected!("avx512f").then_some((|a, b, c, size| unsafe { avx512::run(a, b, c, size) }) as Product)
 }
 
 /// The product for this processor; `None` where a library's is as fast.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn add_product() -> Option<AddProduct> {
+pub fn product() -> Option<Product> {
     None
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
+    use super::ProductSize;
     use std::arch::x86_64::*;
 
     /// Elements of a vector.
@@ -30,7 +40,8 @@ mod avx512 {
     const TILE: (usize, usize) = (6, 4);
 
     #[target_feature(enable = "avx512f")]
-    pub(super) fn run(a: &[f32], b: &[f32], c: &mut [f32], [m, k, n]: [usize; 3], apart: usize) {
+    pub(super) fn run(a: &[f32], b: &[f32], c: &mut [f32], size: ProductSize) {
+        let ProductSize { ne: [m, k, n], apart, .. } = size;
         if m == 0 || n == 0 {
             return;
         }
@@ -46,10 +57,10 @@ mod avx512 {
                 unsafe {
                     let (a, b, c) = (a.as_ptr(), b.as_ptr().add(col), c.as_mut_ptr().add(col));
                     match (n_row, n_col > LANES) {
-                        (1, false) => tile::<1, 1>(a, b, c, [k, n, apart], n_col),
-                        (1, true) => tile::<1, { TILE.1 }>(a, b, c, [k, n, apart], n_col),
-                        (_, false) => tile::<{ TILE.0 }, 1>(a, b, c, [k, n, apart], n_col),
-                        (_, true) => tile::<{ TILE.0 }, { TILE.1 }>(a, b, c, [k, n, apart], n_col),
+                        (1, false) => tile::<1, 1>(a, b, c, size, n_col),
+                        (1, true) => tile::<1, { TILE.1 }>(a, b, c, size, n_col),
+                        (_, false) => tile::<{ TILE.0 }, 1>(a, b, c, size, n_col),
+                        (_, true) => tile::<{ TILE.0 }, { TILE.1 }>(a, b, c, size, n_col),
                     }
                 }
                 col += n_col;
@@ -68,9 +79,10 @@ mod avx512 {
         a: *const f32,
         mut b: *const f32,
         c: *mut f32,
-        [k, n, apart]: [usize; 3],
+        size: ProductSize,
         n_col: usize,
     ) {
+        let ProductSize { ne: [_, k, n], apart, add } = size;
         let mask = |v: usize| ((1u32 << (n_col - v * LANES).min(LANES)) - 1) as u16;
         let mask: [u16; V] = std::array::from_fn(mask);
         let mut sum = [[_mm512_setzero_ps(); V]; R];
@@ -89,7 +101,8 @@ mod avx512 {
             for (r, sum) in sum.iter().enumerate() {
                 for (v, sum) in sum.iter().enumerate() {
                     let c = c.add(r * apart + v * LANES);
-                    _mm512_mask_storeu_ps(c, mask[v], _mm512_add_ps(_mm512_maskz_loadu_ps(mask[v], c), *sum));
+                    let before = if add { _mm512_maskz_loadu_ps(mask[v], c) } else { _mm512_setzero_ps() };
+                    _mm512_mask_storeu_ps(c, mask[v], _mm512_add_ps(before, *sum));
                 }
             }
         }
