@@ -162,7 +162,9 @@ mod tests {
 
     #[test]
     fn solves_systems_of_every_size() {
-        for n in [1, 2, 31, 32, 33, 100, 200] {
+        // Interpreted, a size that takes more than one panel takes minutes.
+        let sizes: &[usize] = if cfg!(miri) { &[1, 2, 33] } else { &[1, 2, 31, 32, 33, 100, 200] };
+        for &n in sizes {
             let m = random(n, n);
             let a = m.dot(&m.t()) + Array2::<f32>::eye(n) * (0.1 * n as f32);
             let want = random(n, 5);
