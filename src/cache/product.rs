@@ -3,7 +3,7 @@
 use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2};
 
-use crate::ggml::{product, ProductSize};
+use crate::ggml::{product_fn, ProductSize};
 
 /// Rows that are turned at a time: as columns next to each other they fill lines of the first-level cache, and fit it.
 const PANEL: usize = 64;
@@ -14,7 +14,7 @@ pub fn times_rows(a: ArrayView2<f32>, b: ArrayView2<f32>, mut c: ArrayViewMut2<f
     if m == 0 || k == 0 {
         return c.fill(0.0);
     }
-    if let (Some(f), Some(a), Some(b), Some(c)) = (product(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
+    if let (Some(f), Some(a), Some(b), Some(c)) = (product_fn(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
         let mut panel = vec![0.0; k * PANEL.min(n)];
         for (i, rows) in b.chunks(PANEL * k).enumerate() {
             let n_col = rows.len() / k;
@@ -32,7 +32,7 @@ pub fn times_rows(a: ArrayView2<f32>, b: ArrayView2<f32>, mut c: ArrayViewMut2<f
 /// `c += a b`. Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`.
 pub fn add_weighted_rows(a: ArrayView2<f32>, b: ArrayView2<f32>, mut c: ArrayViewMut2<f32>) {
     let [m, k, n] = [a.nrows(), a.ncols(), b.ncols()];
-    match (product(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
+    match (product_fn(), a.as_slice(), b.as_slice(), c.as_slice_mut()) {
         (Some(f), Some(a), Some(b), Some(c)) => f(a, b, c, ProductSize { ne: [m, k, n], apart: n, add: true }),
         _ => general_mat_mul(1.0, &a, &b, 1.0, &mut c),
     }

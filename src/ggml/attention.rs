@@ -7,7 +7,7 @@
 //! entries as in Flash-Decoding.
 
 use super::context::Context;
-use super::custom::guarded;
+use super::custom::{guarded, source};
 use super::dtype::Type;
 use super::simd::{block_fn, merge, Block, BlockFn, Rows, MAX_ENTRIES};
 use super::sys;
@@ -198,20 +198,11 @@ impl<'a> Call<'a> {
     unsafe fn new(dst: *const sys::ggml_tensor, p: &'a Params) -> Call<'a> {
         // SAFETY: by the caller, the sources are live tensors with memory during the run.
         unsafe {
-            let bytes = |i: usize| {
-                let t = (*dst).src[i];
-                let ne = (*t).ne;
-                (
-                    std::slice::from_raw_parts((*t).data.cast::<u8>(), sys::ggml_nbytes(t)),
-                    Type((*t).type_),
-                    ne[0] as usize,
-                )
-            };
             let pool = |i: usize| {
-                let (bytes, ty, dim) = bytes(i);
+                let (bytes, [dim, ..], ty) = source(dst, i);
                 Pool { bytes, ty, dim }
             };
-            let q = bytes(0).0;
+            let q = source(dst, 0).0;
             Call {
                 p,
                 q: std::slice::from_raw_parts(q.as_ptr().cast(), q.len() / 4),

@@ -54,6 +54,19 @@ impl Context {
     }
 }
 
+/// The bytes, shape and type of source `i` of a node.
+///
+/// # Safety
+/// `dst` must be a node being computed, with as many sources.
+pub(super) unsafe fn source<'a>(dst: *const sys::ggml_tensor, i: usize) -> (&'a [u8], [usize; 4], Type) {
+    // SAFETY: by the caller, the source is a live tensor with memory during the run.
+    unsafe {
+        let t = (*dst).src[i];
+        let bytes = std::slice::from_raw_parts((*t).data.cast::<u8>(), sys::ggml_nbytes(t));
+        (bytes, (*t).ne.map(|n| n as usize), Type((*t).type_))
+    }
+}
+
 /// Runs `f` so that a panic cannot unwind into C.
 pub(super) fn guarded(f: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).is_err() {

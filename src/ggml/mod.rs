@@ -40,7 +40,7 @@ pub use mmap::Mmap;
 pub use ops::{Act, Logits, RopeParams};
 pub use product::Tokens;
 pub use rpc::{add_server, serve, SERVER_PORT};
-pub use simd::matrix::{product, Product, ProductSize};
+pub use simd::matrix::{product_fn, ProductFn, ProductSize};
 pub use tensor::Tensor;
 pub use transfer::Transfers;
 

@@ -4,7 +4,7 @@
 //! in the file; what is unpacked lives in the cache of the core that works on it. Results are those of `ggml_mul_mat`.
 
 use super::context::Context;
-use super::custom::guarded;
+use super::custom::{guarded, source};
 use super::device::Device;
 use super::dtype::Type;
 use super::simd::tile::{tile_fn, Format, Layout, TileFn, N_ROW, N_TOKEN};
@@ -77,24 +77,11 @@ fn share(n: usize, ith: i32, nth: i32) -> std::ops::Range<usize> {
     n * ith as usize / nth as usize..n * (ith as usize + 1) / nth as usize
 }
 
-/// The bytes of a source.
-///
-/// # Safety
-/// `dst` must be a node being computed, with as many sources.
-unsafe fn source<'a>(dst: *const sys::ggml_tensor, i: usize) -> (&'a [u8], [usize; 2], Type) {
-    // SAFETY: by the caller, the source is a live tensor with memory during the run.
-    unsafe {
-        let t = (*dst).src[i];
-        let bytes = std::slice::from_raw_parts((*t).data.cast::<u8>(), sys::ggml_nbytes(t));
-        (bytes, [(*t).ne[0] as usize, (*t).ne[1] as usize], Type((*t).type_))
-    }
-}
-
 /// Quantises and groups tokens; each thread some groups. Output `{group_words, n_groups} i32`.
 unsafe extern "C" fn quantise(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
     guarded(|| {
         // SAFETY: `userdata` is the Params that the context keeps alive; `dst` is the node being computed.
-        let (p, (x, [k, n], _)) = unsafe { (&*userdata.cast::<Params>(), source(dst, 0)) };
+        let (p, (x, [k, n, ..], _)) = unsafe { (&*userdata.cast::<Params>(), source(dst, 0)) };
         let (words, mut row) = (p.layout.group_words(k), vec![0; p.layout.ty().row_size(k)]);
         for g in share(n.div_ceil(N_TOKEN), ith, nth) {
             // SAFETY: the groups of the output are `words` long, and this one is written by this thread alone.
@@ -115,7 +102,7 @@ unsafe extern "C" fn quantise(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, us
 unsafe extern "C" fn multiply(dst: *mut sys::ggml_tensor, ith: i32, nth: i32, userdata: *mut c_void) {
     guarded(|| {
         // SAFETY: as in `quantise`.
-        let (p, (w, [k, m], ty), (groups, ..), n) =
+        let (p, (w, [k, m, ..], ty), (groups, ..), n) =
             unsafe { (&*userdata.cast::<Params>(), source(dst, 0), source(dst, 1), (*dst).ne[1] as usize) };
         // SAFETY: words of four bytes, in memory that ggml aligns to more.
         let groups = unsafe { std::slice::from_raw_parts(groups.as_ptr().cast::<u32>(), groups.len() / 4) };

@@ -3,9 +3,9 @@
 //! Neither operand is copied: rows of `b` are short enough to stay in the second-level cache, where they are read in order.
 
 /// `c = a b`, or `c += a b`. Shapes: `a: {k, m}`, `b: {n, k}`, `c: {n, m}`, whose rows may stand apart; the last may end early.
-pub type Product = fn(a: &[f32], b: &[f32], c: &mut [f32], size: ProductSize);
+pub type ProductFn = fn(a: &[f32], b: &[f32], c: &mut [f32], size: ProductSize);
 
-/// What a [`Product`] is told.
+/// What a [`ProductFn`] is told.
 #[derive(Clone, Copy, Debug)]
 pub struct ProductSize {
     /// `[m, k, n]`.
@@ -18,14 +18,14 @@ pub struct ProductSize {
 
 /// The product for this processor; `None` where a library's is as fast.
 #[cfg(target_arch = "x86_64")]
-pub fn product() -> Option<Product> {
+pub fn product_fn() -> Option<ProductFn> {
     // SAFETY: the feature was detected.
-    is_x86_feature_detected!("avx512f").then_some((|a, b, c, size| unsafe { avx512::run(a, b, c, size) }) as Product)
+    is_x86_feature_detected!("avx512f").then_some((|a, b, c, size| unsafe { avx512::run(a, b, c, size) }) as ProductFn)
 }
 
 /// The product for this processor; `None` where a library's is as fast.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn product() -> Option<Product> {
+pub fn product_fn() -> Option<ProductFn> {
     None
 }
 
