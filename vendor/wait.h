@@ -1,9 +1,10 @@
 /* How a thread waits at ggml's barrier; included before ggml-cpu.c, whose loop `CMakeLists.txt` replaces by these calls.
  *
  * ggml spins without bound. Beside other busy processes a waiting thread so burns the time slice that the thread it waits
- * for needs, and a token takes seconds. Here it spins for 0.1 to 0.5 ms, longer than nearly every wait on a quiet machine,
- * and then sleeps until it is woken. Whoever comes a millisecond late looks whether the system took the processor from it
- * (an involuntary switch). Three such switches close together mean that another process wants it: for a while threads
+ * for needs, and a token takes seconds. Here it spins for 0.4 ms, longer than nearly every wait on a quiet machine (by the
+ * clock, as a pause takes 10 to 60 ns, depending on the processor), and then sleeps until it is woken. Whoever comes a
+ * millisecond late looks whether the system took the processor from it (an involuntary switch). Three such switches close
+ * together mean that another process wants it: for a while threads
  * then sleep at once, because whoever sleeps is scheduled before a process that never does. A hypervisor that lends
  * the processor to another machine makes threads late without a switch, and there early sleep only makes it worse: a
  * processor that idles is lent out first. */
@@ -33,11 +34,12 @@
 #define RUSAGE_THREAD 1
 #endif
 
-/* Pauses before sleeping, on a quiet and on a busy machine; what another thread's slice takes; how close
- * together how many switches make a busy machine; and for how many waits (about ten tokens) that is remembered. */
+/* Pauses between looks at the clock, all there are before sleeping on a busy machine; how long they go on on a quiet one;
+ * what another thread's slice takes; how close together how many switches make a busy machine; and for how many waits (about
+ * ten tokens) that is remembered. */
 enum {
-    GRACEKV_SPIN_QUIET = 8192,
-    GRACEKV_SPIN_BUSY = 16,
+    GRACEKV_PAUSES = 16,
+    GRACEKV_SPIN_NS = 400000,
     GRACEKV_LONG_NS = 1200000,
     GRACEKV_CLOSE_NS = 20000000,
     GRACEKV_SWITCHES = 3,
@@ -63,13 +65,16 @@ static inline void gracekv_wait(atomic_int * word, int seen) {
         /* Two threads may count one wait; nothing depends on the number. */
         atomic_store_explicit(&gracekv_n_busy, n_busy - 1, memory_order_relaxed);
     }
-    const int n_spin = n_busy > 0 ? GRACEKV_SPIN_BUSY : GRACEKV_SPIN_QUIET;
-    for (int i = 0; i < n_spin; i++) {
-        if (atomic_load_explicit(word, memory_order_relaxed) != seen) {
-            return;
+    long long end_ns = 0;
+    do {
+        for (int i = 0; i < GRACEKV_PAUSES; i++) {
+            if (atomic_load_explicit(word, memory_order_relaxed) != seen) {
+                return;
+            }
+            GRACEKV_PAUSE();
         }
-        GRACEKV_PAUSE();
-    }
+        end_ns = end_ns ? end_ns : gracekv_now_ns() + GRACEKV_SPIN_NS;
+    } while (n_busy == 0 && gracekv_now_ns() < end_ns);
     if (atomic_fetch_add(&gracekv_n_sleeping, 1) == 0) {
         atomic_store(&gracekv_sleep_ns, gracekv_now_ns());
     }
