@@ -11,6 +11,9 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// A line of the processor's cache. Units: bytes.
+const LINE: usize = 64;
+
 /// An arena of tensor headers and of the operations between them.
 #[derive(Clone)]
 pub struct Context(pub(super) Arc<Inner>);
@@ -88,13 +91,24 @@ impl Context {
 
     /// A new tensor whose memory is filled by the host before each run. Shapes: `ne`, innermost first.
     ///
+    /// It takes whole lines of the processor's cache. ggml aligns to half of one, so that a few bytes would shift all that comes
+    /// behind them, and every vector of every product would lie across two lines.
+    ///
     /// # Errors
     /// As [`Context::tensor`].
     pub fn input(&self, ty: Type, ne: &[usize]) -> Result<Tensor> {
-        let t = self.tensor(ty, ne)?;
-        // SAFETY: the tensor is alive and not shared yet.
-        unsafe { sys::ggml_set_input(t.raw()) };
-        Ok(t)
+        let n_bytes = ne.iter().try_fold(ty.type_size(), |bytes, &n| bytes.checked_mul(n)).unwrap_or(0);
+        if ty.block_size() > 1 || n_bytes == 0 || n_bytes.is_multiple_of(LINE) {
+            let t = self.tensor(ty, ne)?;
+            // SAFETY: the tensor is alive and not shared yet.
+            unsafe { sys::ggml_set_input(t.raw()) };
+            return Ok(t);
+        }
+        let lines = self.input(ty, &[n_bytes.next_multiple_of(LINE) / ty.type_size()])?;
+        let mut full = [1; 4];
+        full.iter_mut().zip(ne).for_each(|(to, n)| *to = *n);
+        let row = full[0] * ty.type_size();
+        self.view(&lines, full, [row, row * full[1], row * full[1] * full[2]], 0)
     }
 
     /// Gives all tensors of this context memory of one kind; the context owns it.
@@ -182,7 +196,9 @@ impl Context {
 
     /// Has `t`, of this context, filled or computed where memory of this kind is, wherever the scheduler would put it.
     pub fn pin(&self, t: &Tensor, buft: BufferType) {
-        self.lock().pinned.push((t.ptr, buft));
+        // SAFETY: the tensor is alive; a view's memory is that of another tensor, which then is alive, too.
+        let owner = NonNull::new(unsafe { (*t.raw()).view_src }).unwrap_or(t.ptr);
+        self.lock().pinned.push((owner, buft));
     }
 
     /// What is pinned.
