@@ -28,6 +28,7 @@ pub struct Observation {
     lz: Vec<f32>,
     output: Vec<i16>,
     output_scale: Vec<f32>,
+    output_square: f32,
     mass: Vec<u16>,
     error: Vec<u16>,
 }
@@ -67,14 +68,20 @@ impl Observation {
             queries.largest(a, &mut score[tile]);
             Ok(())
         })?;
+        let output_square = output_norm.iter().zip(&weight).map(|(o, w)| w * o).sum();
         let (output, output_scale) = to_i16(&output);
         let [mass, error] = [mass, error].map(|x| x.into_iter().map(to_bf16).collect());
-        Ok((Observation { weight, lz, output, output_scale, mass, error }, score))
+        Ok((Observation { weight, lz, output, output_scale, output_square, mass, error }, score))
     }
 
     /// Attention mass that the probes give to `tokens`, between 0 and 1.
     pub fn mass_of(&self, tokens: &[u32]) -> f64 {
         tokens.iter().map(|&t| f64::from(from_bf16(self.mass[t as usize]))).sum::<f64>().min(1.0)
+    }
+
+    /// `sum_q w_q |o_q|^2`.
+    pub fn output_square(&self) -> f32 {
+        self.output_square
     }
 
     /// [`Head::error`] of a token.

@@ -32,13 +32,19 @@ pub fn divide(
 ) -> Result<Vec<HeadChoice>> {
     let n_entries: usize = choices.iter().map(|c| c.kept.len() + c.n_prototype).sum();
     let n_split = (REACH * n_entries / heads.len().max(1)).min(MOST_SPLITS);
-    let work: Vec<_> = heads.iter().zip(fixed).zip(choices).collect();
-    let offer = |((&head, fixed), choice)| Offer::new(view, head, fixed, choice, n_split);
-    let mut offers: Vec<Offer> = work.into_par_iter().map(offer).collect::<Result<_>>()?;
+    let evicted: Vec<Vec<u32>> = choices.iter().map(|choice| choice.evicted(view.n_tokens)).collect();
+    let mut offers: Vec<Offer> =
+        choices.into_iter().zip(fixed).map(|(choice, fixed)| Offer::new(view.n_tokens, fixed, choice)).collect();
+    // What exact tokens alone would come to. Splits only raise it, so those that are worth less need not be measured.
+    let n_fixed: usize = offers.iter().map(|offer| offer.fixed.len()).sum();
+    let (least, _) = best(|least| count_all(&offers, least), n_entries.saturating_sub(n_fixed));
+    let measure = |((offer, &head), evicted): ((&mut Offer, _), Vec<u32>)| {
+        offer.measure(view, head, &evicted, n_split, f32::from_bits(least))
+    };
+    offers.par_iter_mut().zip(heads).zip(evicted).map(measure).collect::<Result<()>>()?;
     loop {
         let n_given: usize = offers.iter().map(|o| o.fixed.len() + usize::from(o.has_root)).sum();
-        let count = |least: u32| offers.par_iter().map(|offer| offer.count(least)).collect();
-        let (least, counts) = best(count, n_entries.saturating_sub(n_given));
+        let (least, counts) = best(|least| count_all(&offers, least), n_entries.saturating_sub(n_given));
         // What a head cannot use goes to the others; limits only fall, so this ends.
         let mut is_used = true;
         offers.iter_mut().zip(&counts).for_each(|(offer, &count)| is_used &= offer.uses(count));
@@ -46,6 +52,11 @@ pub fn divide(
             return Ok(offers.into_iter().zip(counts).map(|(offer, count)| offer.choice(least, count)).collect());
         }
     }
+}
+
+/// Actions of every head whose gain is at least this.
+fn count_all(offers: &[Offer], least: u32) -> Vec<Count> {
+    offers.par_iter().map(|offer| offer.count(least)).collect()
 }
 
 /// Actions of one head that the queue takes.
@@ -70,17 +81,20 @@ struct Offer {
 }
 
 impl Offer {
-    fn new(view: &View, (il, g): (usize, usize), fixed: Vec<u32>, choice: HeadChoice, n_split: usize) -> Result<Self> {
-        let (n_tokens, evicted) = (view.n_tokens, choice.evicted(view.n_tokens));
-        let Some(seen) = choice.seen else {
-            return Ok(Offer { seen: None, n_tokens, fixed, unit: 1.0, split: Vec::new(), has_root: false });
-        };
-        let head = Head::load(view, il, g, &seen)?;
-        let output: f32 = head.output.rows().into_iter().zip(&head.weight).map(|(o, w)| w * o.dot(&o)).sum();
-        let unit = output.sqrt().max(f32::MIN_POSITIVE);
-        let split = split::gains(head, view.n_group(), &evicted, n_split)?;
-        let split = split.into_iter().map(|gain| bits(gain / unit)).collect();
-        Ok(Offer { seen: Some(seen), n_tokens, fixed, unit, split, has_root: true })
+    /// Without splits, which [`Offer::measure`] adds.
+    fn new(n_tokens: usize, fixed: Vec<u32>, choice: HeadChoice) -> Self {
+        let square = choice.seen.as_ref().map_or(1.0, Observation::output_square);
+        let (unit, has_root) = (square.sqrt().max(f32::MIN_POSITIVE), choice.seen.is_some());
+        Offer { seen: choice.seen, n_tokens, fixed, unit, split: Vec::new(), has_root }
+    }
+
+    /// Measures splits of the `evicted` tokens: at most `n`, and none once all that follow gain less than `least`.
+    fn measure(&mut self, view: &View, (il, g): (usize, usize), evicted: &[u32], n: usize, least: f32) -> Result<()> {
+        let Some(seen) = &self.seen else { return Ok(()) };
+        let head = Head::load(view, il, g, seen)?;
+        let gains = split::gains(head, view.n_group(), evicted, n, least * self.unit)?;
+        self.split = gains.into_iter().map(|gain| bits(gain / self.unit)).collect();
+        Ok(())
     }
 
     /// The gain of keeping a token.

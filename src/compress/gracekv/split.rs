@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use ndarray::{Array2, ArrayView2, Axis};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 
 use super::cluster;
 use super::fit::MAX_LOG_E;
@@ -31,13 +31,16 @@ const MANY: usize = 128;
 
 /// The gains of up to `n` splits of the `evicted` tokens of a head, best first, in units of [`Head::error`].
 ///
+/// Once no leaf has an error of `least`, the splits that follow are left out: however many they are, they gain less than `least`
+/// on average, as all of them together cannot gain more than the leaves that they begin with lose.
+///
 /// # Errors
 /// When a matrix of the head cannot be read.
-pub fn gains(head: Head, n_group: usize, evicted: &[u32], n: usize) -> Result<Vec<f32>> {
+pub fn gains(head: Head, n_group: usize, evicted: &[u32], n: usize, least: f32) -> Result<Vec<f32>> {
     if evicted.len() < 2 || n == 0 {
         return Ok(Vec::new());
     }
-    let mut gains = Tree::new(head, n_group, evicted)?.split(n);
+    let mut gains = Tree::new(head, n_group, evicted)?.split(n, least);
     concave(&mut gains);
     Ok(gains)
 }
@@ -174,14 +177,15 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// The gains of the first `n` splits, as they come.
-    fn split(&self, n: usize) -> Vec<f32> {
+    /// The gains of the first `n` splits, as they come, as long as a leaf has an error of `least`.
+    fn split(&self, n: usize, least: f32) -> Vec<f32> {
         let all: Vec<u32> = (0..self.tokens.len() as u32).collect();
         let sums = self.sums(&all);
         let mut leaves = BinaryHeap::from([self.leaf(all, sums)]);
         let mut gains = Vec::with_capacity(n);
         while gains.len() < n {
-            let Some(leaf) = leaves.pop().filter(|leaf| leaf.tokens.len() > 1 && leaf.error > 0.0) else { break };
+            let is_worth = |leaf: &Leaf| leaf.tokens.len() > 1 && leaf.error > 0.0 && leaf.error >= least;
+            let Some(leaf) = leaves.pop().filter(is_worth) else { break };
             let (mut few, mut many) = self.cut(&leaf.tokens);
             if few.len() > many.len() {
                 std::mem::swap(&mut few, &mut many);
@@ -326,9 +330,10 @@ fn product(rows: &Rows, tokens: &[u32], matrix: ArrayView2<f32>, mut finish: imp
     let n = matrix.ncols().max(1);
     Rows::read(tokens.len(), matrix.ncols(), |first, out| {
         let rows = rows.of(&tokens[first..first + out.len() / n]);
-        let mut product = Array2::zeros((rows.nrows(), n));
-        add_weighted_rows(rows.view(), matrix, product.view_mut());
-        out.iter_mut().zip(&product).for_each(|(x, y)| *x = *y);
+        out.fill(0.0);
+        if let Ok(product) = ArrayViewMut2::from_shape((rows.nrows(), matrix.ncols()), out) {
+            add_weighted_rows(rows.view(), matrix, product);
+        }
         out.chunks_exact_mut(n).for_each(&mut finish);
         Ok(())
     })

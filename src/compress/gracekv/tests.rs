@@ -407,10 +407,19 @@ fn gains_of_splits_fall_and_keep_their_sums() {
     let memory = memory(300);
     let view = memory.view();
     let evicted: Vec<u32> = (0..300).collect();
-    let gains = split::gains(head(&view, 1, 0), view.n_group(), &evicted, 1000).unwrap();
+    let gains_from = |least| split::gains(head(&view, 1, 0), view.n_group(), &evicted, 1000, least).unwrap();
+    let gains = gains_from(0.0);
     assert!(gains.windows(2).all(|pair| pair[0] >= pair[1]), "{gains:?}");
     // Split to the end, nothing is lost: the gains are all of the error of one leaf.
     let tree = split::Tree::new(head(&view, 1, 0), view.n_group(), &evicted).unwrap();
     let root = tree.error(&evicted);
     assert!(gains.len() < 300 && (gains.iter().sum::<f32>() - root).abs() < 1e-3 * root);
+
+    // What is left out gains less than the least that was asked for, and nothing else changes.
+    for least in [gains[0] * 2.0, gains[3], gains[40], gains[150]] {
+        let (some, n) = (gains_from(least), gains.partition_point(|&gain| gain > least * 1.0001));
+        assert!(some.len() < gains.len() && some.len() >= n, "{} of {n}", some.len());
+        assert_close(&some[..n], gains[..n].iter().map(|&gain| f64::from(gain)), 1e-5, "gains above the least");
+        assert!(some[n..].iter().all(|&gain| gain <= least * 1.0001), "{least}: {some:?}");
+    }
 }
