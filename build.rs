@@ -149,6 +149,11 @@ fn list(root: &Path, dir: &Path, out: &mut Vec<String>) -> std::io::Result<()> {
 
 /// Configures and builds; gives back the folder of the archives.
 fn build(source: &Path) -> PathBuf {
+    // What `scripts/setup.sh` has put there is not on the PATH of a plain `cargo build`; the cmake crate reads the variable.
+    let ours = fs::canonicalize("target/tools/bin/cmake").ok().filter(|_| env::var_os("CMAKE").is_none());
+    if let Some(ours) = ours {
+        env::set_var("CMAKE", ours);
+    }
     if Command::new(env::var("CMAKE").unwrap_or_else(|_| "cmake".into())).arg("--version").output().is_err() {
         fail("cmake is needed to build ggml and was not found; get it with `scripts/setup.sh`, `pip install cmake`, or your system's package manager");
     }
