@@ -41,6 +41,7 @@ pub use ops::{Act, Logits, RopeParams};
 pub use product::Tokens;
 pub use rpc::{add_server, serve, SERVER_PORT};
 pub use simd::matrix::{product_fn, ProductFn, ProductSize};
+pub use simd::tile::SumOrder;
 pub use tensor::Tensor;
 pub use transfer::Transfers;
 

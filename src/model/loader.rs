@@ -234,11 +234,11 @@ impl<'a> Loader<'a> {
         Ok(t)
     }
 
-    /// Fills the tensors that have memory of their own.
+    /// Fills the tensors that have memory of their own, and tells by which choice they have it.
     ///
     /// # Errors
     /// When the memory cannot be had, or a file cannot be read.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> Result<Placement> {
         let mut buffer = Vec::new();
         for copied in self.copied.into_values() {
             copied.ctx.allocate(copied.buft)?;
@@ -249,6 +249,6 @@ impl<'a> Loader<'a> {
                 self.files[file].read(&t, offset, whole, &mut buffer)?;
             }
         }
-        Ok(())
+        Ok(self.placement)
     }
 }

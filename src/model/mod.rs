@@ -97,6 +97,7 @@ pub struct Model {
     pub adapters: Adapters,
     /// Where its layers live.
     pub offload: Offload,
+    placement: Placement,
     arch: &'static dyn Architecture,
 }
 
@@ -119,8 +120,8 @@ impl Model {
         let offload = options.offload.clone();
         let mut loader = Loader::new(&gguf, options)?;
         let weights = arch.weights(&mut loader, &hp)?;
-        loader.finish()?;
-        let mut model = Model { hp, weights, gguf, adapters: Adapters::default(), offload, arch };
+        let placement = loader.finish()?;
+        let mut model = Model { hp, weights, gguf, adapters: Adapters::default(), offload, placement, arch };
         // The graph takes the divisors from the tensor; rotation on the host needs them, too.
         if let Some(t) = &model.weights.rope_freqs {
             let factors = model.dequantize(&t.name())?;

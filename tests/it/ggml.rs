@@ -4,7 +4,7 @@ use gracekv::cache::memory::Random;
 use gracekv::cache::rope::{Rope, RopeKind};
 use gracekv::error::{Error, Result};
 use gracekv::ggml::{
-    self, Act, Backend, BufferType, Context, Graph, LayerSpans, Logits, Ragged, RopeParams, Scheduler, Tensor,
+    self, Act, Backend, BufferType, Context, Graph, LayerSpans, Logits, Ragged, RopeParams, Scheduler, SumOrder, Tensor,
 };
 use gracekv::ggml::{ThreadParams, Type};
 use gracekv::gguf::GgmlType;
@@ -94,37 +94,49 @@ fn products_are_right_from_every_kind_of_memory() {
     }
 }
 
-/// Rows and tokens that fill no tile, tokens that two weights share, and weights that are not centred, so that minima count.
+/// Rows and tokens that fill no tile, few tokens, tokens that two weights share, and weights that are not centred, so that minima
+/// count; in the order of ggml's products with plain weights and, where the processor has AMX, of those with arranged ones.
 #[test]
-fn products_from_tiles_are_those_of_ggml_to_the_last_bit() {
+fn products_of_our_own_are_those_of_ggml_to_the_last_bit() {
     let mut random = Random(12);
+    let amx = BufferType::cpu_extra().into_iter().find(|buft| buft.name().contains("AMX"));
     for ty in [Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0] {
-        for (k, m, n) in [(512, 40, 16), (256, 16, 17), (1536, 3, 31), (2048, 1000, 19)] {
+        let sizes = [(512, 40, 16), (256, 16, 17), (1536, 3, 31), (2048, 1000, 19), (640, 96, 50)];
+        let few = [(32, 1, 1), (576, 300, 1), (4864, 32, 1), (640, 7, 2), (96, 50, 3), (512, 64, 4), (224, 160, 15)];
+        for (k, m, n) in sizes.into_iter().chain(few) {
             let mut quantised = vec![0u8; ty.row_size(k * m)];
             let weights: Vec<f32> = random.vector(k * m, 0.05).iter().map(|w| w + 0.03).collect();
             assert!(ty.from_f32(&weights, k, &mut quantised));
-            let memory = Context::new(2, 0).unwrap();
-            let w = memory.tensor(ty, &[k, m]).unwrap();
-            memory.allocate(BufferType::cpu()).unwrap();
-            w.write(0, &quantised).unwrap();
+            let weight = |buft: BufferType| {
+                let memory = Context::new(2, 0).unwrap();
+                let w = memory.tensor(ty, &[k, m]).unwrap();
+                memory.allocate(buft).unwrap();
+                memory.set_weights();
+                w.write(0, &quantised).unwrap();
+                w
+            };
             let x: Vec<f32> = random.vector(k * n, 1.0).iter().map(|x| x + 0.2).collect();
-            let product = |tiled: bool| {
+            let product = |w: &Tensor, order: Option<SumOrder>| {
                 let ctx = Context::new(32, 128).unwrap();
                 let input = ctx.input(Type::F32, &[k, n]).unwrap();
                 let mut tokens = None;
-                let mut product = || match tiled {
-                    true => ctx.tiled_mul_mat(&w, &input, &mut tokens).unwrap(),
-                    false => Some(ctx.mul_mat(&w, &input).unwrap()),
+                let mut product = || match order {
+                    Some(order) => ctx.quantized_mul_mat(w, &input, order, &mut tokens).unwrap(),
+                    None => Some(ctx.mul_mat(w, &input).unwrap()),
                 };
                 let (first, second) = (product()?, product()?);
                 let sum = ctx.add(&first, &second).unwrap();
                 Some(compute(&ctx, sum, &[(&input, &bytes(&x))]))
             };
-            // None on a processor without the instruction.
-            let Some(found) = product(true) else { continue };
-            let want = product(false).unwrap();
-            let n_wrong = found.iter().zip(&want).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
-            assert_eq!(n_wrong, 0, "{ty} {k} x {m} x {n}: NMSE {:e}", nmse(&want, &found));
+            let plain = weight(BufferType::cpu());
+            let arranged = amx.filter(|buft| buft.supports_mul_mat(ty, &[k, m])).map(weight);
+            for (order, theirs) in [(SumOrder::Lanes, Some(&plain)), (SumOrder::Blocks, arranged.as_ref())] {
+                // None on a processor without the instructions, and for an order that is not needed.
+                let (Some(found), Some(theirs)) = (product(&plain, Some(order)), theirs) else { continue };
+                let want = product(theirs, None).unwrap();
+                let n_wrong = found.iter().zip(&want).filter(|(a, b)| a.to_bits() != b.to_bits()).count();
+                assert_eq!(n_wrong, 0, "{ty} {k} x {m} x {n}, {order:?}: NMSE {:e}", nmse(&want, &found));
+            }
         }
     }
 }

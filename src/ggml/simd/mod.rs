@@ -2,7 +2,7 @@
 //!
 //! Attention has one set of vector operations per instruction set; the loops over them are in [`block`], and what they compute
 //! differs between instruction sets only by rounding. Products of quantised weights
-//! are in [`tile`], of plain ones in [`matrix`].
+//! are in [`tile`] and, with few tokens, in [`row`], of plain ones in [`matrix`].
 
 // Every line of these functions is a vector or pointer operation under the contract of the function itself.
 #![allow(unsafe_op_in_unsafe_fn)]
@@ -11,6 +11,7 @@
 
 mod block;
 pub(super) mod matrix;
+pub(super) mod row;
 pub(super) mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;

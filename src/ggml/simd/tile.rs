@@ -5,9 +5,9 @@
 //! token meets them there.
 //!
 //! Results are those of ggml to the last bit: activations are quantised by ggml, to the type it would have chosen, and sums of floats
-//! have its order, that of eight lanes which each see four neighbours of every 32 elements. Which batch a token is in
+//! have its [order](SumOrder). Which batch a token is in
 //! would else decide between two tokens that are nearly as likely. Source: ggml-cpu `ggml_vec_dot_q4_1_q8_1`, `.._q5_1_..`,
-//! for AVX2, and `tinyBLAS_Q0_AVX` of llamafile's sgemm. K-quants have tiles in ggml itself.
+//! for AVX2, `tinyBLAS_Q0_AVX` of llamafile's sgemm, and `acc_C` of `amx/mmq.cpp`. K-quants have tiles in ggml itself.
 
 use super::super::dtype::Type;
 use half::f16;
@@ -35,10 +35,20 @@ enum Kind {
     Min,
 }
 
+/// The order of the sums of floats in a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SumOrder {
+    /// Eight lanes, which each see four neighbours of every block of 32 elements: ggml's products with weights as the file has them.
+    Lanes,
+    /// Block by block, whose products are summed as integers: ggml's products with weights arranged for AMX.
+    Blocks,
+}
+
 /// How rows of a type become tiles.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Format {
     kind: Kind,
+    order: SumOrder,
     unpack: Unpack,
 }
 
@@ -47,12 +57,14 @@ pub(in super::super) struct Format {
 pub(in super::super) struct Layout {
     ty: Type,
     kind: Kind,
+    order: SumOrder,
 }
 
 impl Format {
-    /// The format of a type; `None` where ggml's own product is as fast, or a type is not known here.
-    pub(in super::super) fn of(ty: Type) -> Option<Format> {
+    /// The format of a type; `None` where ggml's own product is as fast, or a type and order are not known here.
+    pub(in super::super) fn of(ty: Type, order: SumOrder) -> Option<Format> {
         let (kind, unpack): (_, Unpack) = match ty {
+            _ if order == SumOrder::Blocks && ty != Type::Q8_0 => return None,
             Type::Q4_0 => (Kind::Offset(8), unpack_q4_0),
             Type::Q4_1 => (Kind::Min, unpack_q4_1),
             Type::Q5_0 => (Kind::Offset(16), unpack_q5_0),
@@ -60,12 +72,12 @@ impl Format {
             Type::Q8_0 => (Kind::Offset(128), unpack_q8_0),
             _ => return None,
         };
-        Some(Format { kind, unpack })
+        Some(Format { kind, order, unpack })
     }
 
     /// What the tokens have to look like when ggml multiplies with activations of type `ty`.
     pub(in super::super) fn layout(&self, ty: Type) -> Layout {
-        Layout { ty, kind: self.kind }
+        Layout { ty, kind: self.kind, order: self.order }
     }
 
     /// Words of a tile of rows of `k` elements.
@@ -107,10 +119,10 @@ impl Kind {
     }
 
     /// Words of a block of a group: quants, scales, and what the offset or the minimum adds.
-    fn group_words(self) -> usize {
-        let n_added = match self {
-            Kind::Offset(_) => N_LANE,
-            Kind::Min => 1,
+    fn group_words(self, order: SumOrder) -> usize {
+        let n_added = match (self, order) {
+            (Kind::Offset(_), SumOrder::Lanes) => N_LANE,
+            _ => 1,
         };
         (N_LANE + 1 + n_added) * N_TOKEN
     }
@@ -119,7 +131,7 @@ impl Kind {
 impl Layout {
     /// Words of a group of tokens of `k` elements.
     pub(in super::super) fn group_words(&self, k: usize) -> usize {
-        k / BLOCK * self.kind.group_words()
+        k / BLOCK * self.kind.group_words(self.order)
     }
 
     /// The type ggml quantises the tokens to.
@@ -129,7 +141,7 @@ impl Layout {
 
     /// Spreads token `t` of a group, a row of the layout's type, over the group.
     pub(in super::super) fn pack(&self, t: usize, row: &[u8], group: &mut [u32]) {
-        let (words, has_sum) = (self.kind.group_words(), self.ty == Type::Q8_1);
+        let (words, has_sum) = (self.kind.group_words(self.order), self.ty == Type::Q8_1);
         for (block, part) in row.chunks_exact(self.ty.type_size()).zip(group.chunks_exact_mut(words)) {
             let quants = &block[if has_sum { 4 } else { 2 }..];
             let (of_quants, rest) = part.split_at_mut(N_LANE * N_TOKEN);
@@ -142,7 +154,8 @@ impl Layout {
                 Kind::Min => added.for_each(|word| *word = half(block, 2).to_bits()),
                 Kind::Offset(offset) => {
                     let sum = |q: &[u8]| q.iter().map(|&q| i32::from(q as i8)).sum::<i32>();
-                    added.zip(quants.chunks_exact(N_SIDE)).for_each(|(word, q)| *word = (-offset * sum(q)) as u32);
+                    let n_summed = if self.order == SumOrder::Lanes { N_SIDE } else { BLOCK };
+                    added.zip(quants.chunks_exact(n_summed)).for_each(|(word, q)| *word = (-offset * sum(q)) as u32);
                 }
             }
         }
@@ -207,7 +220,7 @@ pub(in super::super) type TileFn = fn(&Format, tile: &[u32], group: &[u32], out:
 pub(in super::super) fn tile_fn() -> Option<TileFn> {
     let has = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni");
     // SAFETY: the features were detected.
-    has.then_some((|f, tile, group, out| unsafe { vnni::run(f.kind, tile, group, out) }) as TileFn)
+    has.then_some((|f, tile, group, out| unsafe { vnni::run(f, tile, group, out) }) as TileFn)
 }
 
 /// The product for this processor; `None` where it has no instruction for it.
@@ -218,7 +231,7 @@ pub(in super::super) fn tile_fn() -> Option<TileFn> {
 
 #[cfg(target_arch = "x86_64")]
 mod vnni {
-    use super::{Kind, Products, N_LANE, N_ROW, N_TOKEN};
+    use super::{Format, Kind, Products, SumOrder, N_LANE, N_ROW, N_TOKEN};
     use std::arch::x86_64::*;
 
     /// Lanes whose sums are in registers at a time, for all tokens.
@@ -227,16 +240,46 @@ mod vnni {
     type Sums = [[__m512; HALF]; N_TOKEN];
 
     #[target_feature(enable = "avx512f,avx512vnni")]
-    pub(super) fn run(kind: Kind, tile: &[u32], group: &[u32], out: &mut Products) {
-        match kind {
-            Kind::Offset(_) => sum::<false>(tile, group, (kind.tile_words(), kind.group_words()), out),
-            Kind::Min => sum::<true>(tile, group, (kind.tile_words(), kind.group_words()), out),
+    pub(super) fn run(format: &Format, tile: &[u32], group: &[u32], out: &mut Products) {
+        let words = (format.kind.tile_words(), format.kind.group_words(format.order));
+        assert_eq!(tile.len() / words.0, group.len() / words.1);
+        match (format.kind, format.order) {
+            (Kind::Offset(_), SumOrder::Lanes) => sum::<false>(tile, group, words, out),
+            (Kind::Offset(_), SumOrder::Blocks) => sum_blocks(tile, group, words, out),
+            (Kind::Min, _) => sum::<true>(tile, group, words, out),
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn sum_blocks(tile: &[u32], group: &[u32], words: (usize, usize), out: &mut Products) {
+        let mut sum = [_mm512_setzero_ps(); N_TOKEN];
+        for (tile, group) in tile.chunks_exact(words.0).zip(group.chunks_exact(words.1)) {
+            // SAFETY: offsets are below the lengths of the blocks.
+            unsafe {
+                let (w, x) = (tile.as_ptr(), group.as_ptr());
+                let splat = |i: usize| _mm512_set1_epi32(*x.add(i) as i32);
+                let mut dot: [__m512i; N_TOKEN] = std::array::from_fn(|t| splat((N_LANE + 1) * N_TOKEN + t));
+                for lane in 0..N_LANE {
+                    let w = _mm512_loadu_si512(w.add(lane * N_ROW).cast());
+                    for t in 0..N_TOKEN {
+                        dot[t] = _mm512_dpbusd_epi32(dot[t], w, splat(lane * N_TOKEN + t));
+                    }
+                }
+                let d = _mm512_loadu_ps(w.add(N_LANE * N_ROW).cast());
+                for t in 0..N_TOKEN {
+                    let d = _mm512_mul_ps(d, _mm512_set1_ps(*x.add(N_LANE * N_TOKEN + t).cast::<f32>()));
+                    sum[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[t]), d, sum[t]);
+                }
+            }
+        }
+        for (out, sum) in out.iter_mut().zip(sum) {
+            // SAFETY: a row of the output is a vector.
+            unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sum) };
         }
     }
 
     #[target_feature(enable = "avx512f,avx512vnni")]
     fn sum<const MIN: bool>(tile: &[u32], group: &[u32], words: (usize, usize), out: &mut Products) {
-        assert_eq!(tile.len() / words.0, group.len() / words.1);
         let mut min = [_mm512_setzero_ps(); N_TOKEN];
         let low = lanes::<MIN, 0>(tile, group, words, &mut min);
         let high = lanes::<MIN, 1>(tile, group, words, &mut min);

@@ -92,8 +92,9 @@ impl Build<'_> {
     /// # Errors
     /// When shapes do not fit.
     pub fn mul(&self, w: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let tiled = self.ctx.tiled_mul_mat(w, x, &mut self.quantized.borrow_mut())?;
-        let mut y = tiled.map_or_else(|| self.ctx.mul_mat(w, x), Ok)?;
+        let order = self.model.placement.sum_order(w.ty(), &w.ne()[..2]);
+        let ours = self.ctx.quantized_mul_mat(w, x, order, &mut self.quantized.borrow_mut())?;
+        let mut y = ours.map_or_else(|| self.ctx.mul_mat(w, x), Ok)?;
         for lora in &self.model.adapters.loras {
             // Tied embeddings keep their name as output matrix; an adapter of embeddings does not change that.
             if let Some(pair) = lora.pair(&w.name()).filter(|_| w.name() != "token_embd.weight") {
