@@ -25,9 +25,14 @@ pub struct HeadChoice {
 impl HeadChoice {
     /// The tokens that do not stay exact, ascending.
     pub fn evicted(&self, n_tokens: usize) -> Vec<u32> {
-        let mut kept = self.kept.iter().peekable();
-        (0..n_tokens as u32).filter(|t| kept.next_if_eq(&t).is_none()).collect()
+        evicted(&self.kept, n_tokens)
     }
+}
+
+/// The tokens that are not in `kept`; both ascending.
+pub(super) fn evicted(kept: &[u32], n_tokens: usize) -> Vec<u32> {
+    let mut kept = kept.iter().peekable();
+    (0..n_tokens as u32).filter(|t| kept.next_if_eq(&t).is_none()).collect()
 }
 
 /// Divides `budget` over the heads of [`View::layers`].

@@ -70,7 +70,8 @@ impl Observation {
         })?;
         let output_square = output_norm.iter().zip(&weight).map(|(o, w)| w * o).sum();
         let (output, output_scale) = to_i16(&output);
-        let [mass, error] = [mass, error].map(|x| x.into_iter().map(to_bf16).collect());
+        // An error that is no number counts as none.
+        let [mass, error] = [mass, error].map(|x| x.into_iter().map(|x| to_bf16(x.max(0.0))).collect());
         Ok((Observation { weight, lz, output, output_scale, output_square, mass, error }, score))
     }
 
@@ -82,6 +83,21 @@ impl Observation {
     /// `sum_q w_q |o_q|^2`.
     pub fn output_square(&self) -> f32 {
         self.output_square
+    }
+
+    /// How many tokens, and how many of `some`, have an error that is enough; `is_enough` holds from some error on.
+    pub fn count_errors(&self, some: &[u32], is_enough: impl Fn(f32) -> bool) -> [usize; 2] {
+        // Numbers as they are stored have the order of what they stand for.
+        let (mut least, mut enough) = (0, to_bf16(f32::INFINITY) + 1);
+        while least < enough {
+            let middle = least + (enough - least) / 2;
+            match is_enough(from_bf16(middle)) {
+                true => enough = middle,
+                false => least = middle + 1,
+            }
+        }
+        let n_all = self.error.iter().filter(|&&error| error >= least).count();
+        [n_all, some.iter().filter(|&&t| self.error[t as usize] >= least).count()]
     }
 
     /// [`Head::error`] of a token.

@@ -8,7 +8,7 @@
 
 use rayon::prelude::*;
 
-use super::allocate::{most_prototypes, HeadChoice};
+use super::allocate::{evicted, most_prototypes, HeadChoice};
 use super::observe::{Head, Observation};
 use super::split;
 use crate::cache::view::View;
@@ -32,16 +32,16 @@ pub fn divide(
 ) -> Result<Vec<HeadChoice>> {
     let n_entries: usize = choices.iter().map(|c| c.kept.len() + c.n_prototype).sum();
     let n_split = (REACH * n_entries / heads.len().max(1)).min(MOST_SPLITS);
-    let evicted: Vec<Vec<u32>> = choices.iter().map(|choice| choice.evicted(view.n_tokens)).collect();
+    let (kept, seen): (Vec<_>, Vec<_>) = choices.into_iter().map(|choice| (choice.kept, choice.seen)).unzip();
     let mut offers: Vec<Offer> =
-        choices.into_iter().zip(fixed).map(|(choice, fixed)| Offer::new(view.n_tokens, fixed, choice)).collect();
+        seen.into_iter().zip(fixed).map(|(seen, fixed)| Offer::new(view.n_tokens, fixed, seen)).collect();
     // What exact tokens alone would come to. Splits only raise it, so those that are worth less need not be measured.
     let n_fixed: usize = offers.iter().map(|offer| offer.fixed.len()).sum();
     let (least, _) = best(|least| count_all(&offers, least), n_entries.saturating_sub(n_fixed));
-    let measure = |((offer, &head), evicted): ((&mut Offer, _), Vec<u32>)| {
-        offer.measure(view, head, &evicted, n_split, f32::from_bits(least))
+    let measure = |((offer, &head), kept): ((&mut Offer, _), Vec<u32>)| {
+        offer.measure(view, head, &evicted(&kept, view.n_tokens), n_split, f32::from_bits(least))
     };
-    offers.par_iter_mut().zip(heads).zip(evicted).map(measure).collect::<Result<()>>()?;
+    offers.par_iter_mut().zip(heads).zip(kept).map(measure).collect::<Result<()>>()?;
     loop {
         let n_given: usize = offers.iter().map(|o| o.fixed.len() + usize::from(o.has_root)).sum();
         let (least, counts) = best(|least| count_all(&offers, least), n_entries.saturating_sub(n_given));
@@ -82,10 +82,10 @@ struct Offer {
 
 impl Offer {
     /// Without splits, which [`Offer::measure`] adds.
-    fn new(n_tokens: usize, fixed: Vec<u32>, choice: HeadChoice) -> Self {
-        let square = choice.seen.as_ref().map_or(1.0, Observation::output_square);
-        let (unit, has_root) = (square.sqrt().max(f32::MIN_POSITIVE), choice.seen.is_some());
-        Offer { seen: choice.seen, n_tokens, fixed, unit, split: Vec::new(), has_root }
+    fn new(n_tokens: usize, fixed: Vec<u32>, seen: Option<Observation>) -> Self {
+        let square = seen.as_ref().map_or(1.0, Observation::output_square);
+        let (unit, has_root) = (square.sqrt().max(f32::MIN_POSITIVE), seen.is_some());
+        Offer { seen, n_tokens, fixed, unit, split: Vec::new(), has_root }
     }
 
     /// Measures splits of the `evicted` tokens: at most `n`, and none once all that follow gain less than `least`.
@@ -104,8 +104,11 @@ impl Offer {
 
     /// Actions whose gain is at least this.
     fn count(&self, least: u32) -> Count {
-        let n_all = (0..self.n_tokens as u32).filter(|&t| self.exact(t) >= least).count();
-        let n_fixed = self.fixed.iter().filter(|&&t| self.exact(t) >= least).count();
+        let [n_all, n_fixed] = match &self.seen {
+            Some(seen) => seen.count_errors(&self.fixed, |error| bits(error / self.unit) >= least),
+            None if least == 0 => [self.n_tokens, self.fixed.len()],
+            None => [0, 0],
+        };
         Count { n_exact: n_all - n_fixed, n_split: self.split.partition_point(|&gain| gain >= least) }
     }
 
