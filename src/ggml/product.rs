@@ -128,7 +128,7 @@ struct Work {
 
 impl Work {
     /// Calls `f` with parts of `0..n`, each `size` long but the last, until nothing is left. Each of `nth` threads calls this once.
-    fn share(&self, n: usize, size: usize, nth: i32, mut f: impl FnMut(Range<usize>)) {
+    fn for_parts(&self, n: usize, size: usize, nth: i32, mut f: impl FnMut(Range<usize>)) {
         loop {
             let first = self.next.fetch_add(size, Ordering::Relaxed);
             if first >= n {
@@ -241,7 +241,7 @@ unsafe extern "C" fn multiply_rows(dst: *mut sys::ggml_tensor, _ith: i32, nth: i
         let row = |i: usize| &w[i.min(m - 1) * row_size..][..row_size];
         let tokens: Vec<&[u32]> = tokens.chunks_exact(words).collect();
         let part = m.div_ceil(PARTS * nth as usize).next_multiple_of(row::N_ROW);
-        p.work.share(m, part, nth, |rows| {
+        p.work.for_parts(m, part, nth, |rows| {
             for first in rows.clone().step_by(row::N_ROW) {
                 let (four, n_rows) = (std::array::from_fn(|r| row(first + r)), row::N_ROW.min(rows.end - first));
                 for (i, tokens) in tokens.chunks(row::N_TOKEN).enumerate() {

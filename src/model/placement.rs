@@ -9,7 +9,6 @@ use crate::ggml::{BufferType, SumOrder, Type};
 use crate::gguf::TensorInfo;
 
 /// The choice for one model.
-#[derive(Clone)]
 pub struct Placement {
     extra: Vec<BufferType>,
 }

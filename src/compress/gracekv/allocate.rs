@@ -22,13 +22,6 @@ pub struct HeadChoice {
     pub seen: Option<Observation>,
 }
 
-impl HeadChoice {
-    /// The tokens that do not stay exact, ascending.
-    pub fn evicted(&self, n_tokens: usize) -> Vec<u32> {
-        evicted(&self.kept, n_tokens)
-    }
-}
-
 /// The tokens that are not in `kept`; both ascending.
 pub(super) fn evicted(kept: &[u32], n_tokens: usize) -> Vec<u32> {
     let mut kept = kept.iter().peekable();
@@ -141,8 +134,7 @@ mod tests {
 
     #[test]
     fn evicted_is_the_complement_of_kept() {
-        let choice = HeadChoice { kept: vec![0, 3, 4, 9], n_prototype: 1, seen: None };
-        assert_eq!(choice.evicted(10), [1, 2, 5, 6, 7, 8]);
-        assert_eq!(choice.evicted(12).len(), 8);
+        assert_eq!(evicted(&[0, 3, 4, 9], 10), [1, 2, 5, 6, 7, 8]);
+        assert_eq!(evicted(&[0, 3, 4, 9], 12).len(), 8);
     }
 }

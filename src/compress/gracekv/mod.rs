@@ -101,7 +101,7 @@ impl Allocation for Fitted {
 
 /// Steps 3 to 5 for one head.
 fn plan_head(view: &View, il: usize, g: usize, choice: &HeadChoice, options: &Options) -> Result<HeadPlan> {
-    let evicted = choice.evicted(view.n_tokens);
+    let evicted = allocate::evicted(&choice.kept, view.n_tokens);
     let needless = evicted.is_empty() || (choice.n_prototype == 0 && !options.refit);
     let (Some(seen), false) = (&choice.seen, needless) else {
         return Ok(HeadPlan::keep(choice.kept.iter().copied()));

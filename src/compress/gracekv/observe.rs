@@ -70,7 +70,7 @@ impl Observation {
         })?;
         let output_square = output_norm.iter().zip(&weight).map(|(o, w)| w * o).sum();
         let (output, output_scale) = to_i16(&output);
-        // An error that is no number counts as none.
+        // What is no number counts as nothing.
         let [mass, error] = [mass, error].map(|x| x.into_iter().map(|x| to_bf16(x.max(0.0))).collect());
         Ok((Observation { weight, lz, output, output_scale, output_square, mass, error }, score))
     }

@@ -6,14 +6,12 @@
 //! [`super::tile`] names: each half of a vector is the eight lanes of one row.
 
 use super::super::dtype::Type;
-use super::tile::SumOrder;
+use super::tile::{half, Format, SumOrder, BLOCK};
 
 /// Rows that are multiplied at a time.
 pub(in super::super) const N_ROW: usize = 4;
 /// Tokens that meet a row while it is in registers.
 pub(in super::super) const N_TOKEN: usize = 4;
-/// Elements of a block.
-const BLOCK: usize = 32;
 
 /// Products: `[token][row]`.
 pub(in super::super) type Products = [[f32; N_ROW]; N_TOKEN];
@@ -27,20 +25,13 @@ pub(in super::super) struct RowFormat {
     ty: Type,
     order: SumOrder,
     /// What is added to quants to make them bytes; 0 for types with a minimum.
-    offset: u8,
+    offset: i32,
 }
 
 impl RowFormat {
     /// The format of a type; `None` for types and orders that are not known here.
     pub(in super::super) fn of(ty: Type, order: SumOrder) -> Option<RowFormat> {
-        let offset = match ty {
-            _ if order == SumOrder::Blocks && ty != Type::Q8_0 => return None,
-            Type::Q4_0 => 8,
-            Type::Q5_0 => 16,
-            Type::Q8_0 => 128,
-            Type::Q4_1 | Type::Q5_1 => 0,
-            _ => return None,
-        };
+        let offset = Format::of(ty, order)?.offset();
         Some(RowFormat { ty, order, offset })
     }
 
@@ -64,18 +55,17 @@ impl RowFormat {
         let (scales, sums) = rest.split_at_mut(n_block);
         let n_summed = if self.order == SumOrder::Lanes { 4 } else { BLOCK };
         let words = quants.chunks_exact_mut(BLOCK / 4).zip(offsets.chunks_exact_mut(BLOCK / n_summed));
-        let half = |bytes: &[u8]| half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32().to_bits();
         for ((block, (quants, offsets)), (scale, sum)) in
             row.chunks_exact(ty.type_size()).zip(words).zip(scales.iter_mut().zip(sums))
         {
-            (*scale, *sum) = (half(block), if has_sum { half(&block[2..]) } else { 0 });
+            (*scale, *sum) = (half(block, 0).to_bits(), if has_sum { half(block, 2).to_bits() } else { 0 });
             let bytes = &block[if has_sum { 4 } else { 2 }..];
             for (word, q) in quants.iter_mut().zip(bytes.chunks_exact(4)) {
                 *word = u32::from_le_bytes([q[0], q[1], q[2], q[3]]);
             }
             for (offset, q) in offsets.iter_mut().zip(bytes.chunks_exact(n_summed)) {
                 let sum: i32 = q.iter().map(|&q| i32::from(q as i8)).sum();
-                *offset = (-i32::from(self.offset) * sum) as u32;
+                *offset = (-self.offset * sum) as u32;
             }
         }
     }

@@ -5,8 +5,7 @@
 //! token meets them there.
 //!
 //! Results are those of ggml to the last bit: activations are quantised by ggml, to the type it would have chosen, and sums of floats
-//! have its [order](SumOrder). Which batch a token is in
-//! would else decide between two tokens that are nearly as likely. Source: ggml-cpu `ggml_vec_dot_q4_1_q8_1`, `.._q5_1_..`,
+//! have its [order](SumOrder). Which batch a token is in would else decide between two tokens that are nearly as likely. Source: ggml-cpu `ggml_vec_dot_q4_1_q8_1`, `.._q5_1_..`,
 //! for AVX2, `tinyBLAS_Q0_AVX` of llamafile's sgemm, and `acc_C` of `amx/mmq.cpp`. K-quants have tiles in ggml itself.
 
 use super::super::dtype::Type;
@@ -19,7 +18,7 @@ pub(in super::super) const N_TOKEN: usize = 4;
 /// Elements that an instruction multiplies in each lane.
 const N_SIDE: usize = 4;
 /// Elements of a block, whose sums are in [`N_LANE`] lanes.
-const BLOCK: usize = 32;
+pub(super) const BLOCK: usize = 32;
 /// Lanes.
 const N_LANE: usize = BLOCK / N_SIDE;
 
@@ -73,6 +72,14 @@ impl Format {
             _ => return None,
         };
         Some(Format { kind, order, unpack })
+    }
+
+    /// What is added to quants to make them bytes; 0 for types with a minimum.
+    pub(super) fn offset(&self) -> i32 {
+        match self.kind {
+            Kind::Offset(offset) => offset,
+            Kind::Min => 0,
+        }
     }
 
     /// What the tokens have to look like when ggml multiplies with activations of type `ty`.
@@ -162,7 +169,7 @@ impl Layout {
     }
 }
 
-fn half(bytes: &[u8], at: usize) -> f32 {
+pub(super) fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
