@@ -2,6 +2,7 @@
 //!
 //! Between `model` and `session` in the flow. Source: llama.cpp `src/llama-context.cpp` (ubatches, graph reuse).
 
+use crate::cache::view::Sample;
 use crate::cache::{CacheOptions, KvCache, Layout};
 use crate::error::{Error, Result};
 use crate::ggml::{Backend, BufferType, Context, Scheduler, Tensor, ThreadParams, Type};
@@ -63,6 +64,8 @@ pub enum Want {
 pub struct Taps {
     /// Positions whose queries are kept, ascending.
     pub queries: Vec<u32>,
+    /// Positions of which the query of one head in each group is kept, in turn; ascending.
+    pub samples: Vec<u32>,
     /// Layers whose projected hidden states are kept.
     pub hidden: Vec<usize>,
     /// Whether the attention that each entry gets is summed over all queries.
@@ -76,6 +79,10 @@ pub struct Recorded {
     pub pos: Vec<u32>,
     /// Per layer `{head_dim_k, n_head, pos.len()}`, rotated, unscaled; empty for layers that slide.
     pub queries: Vec<Vec<f32>>,
+    /// What was kept for [`Taps::samples`].
+    pub samples: Vec<Sample>,
+    /// Per layer `{head_dim_k, n_head_kv, samples.len()}`, as `queries`.
+    pub sample_queries: Vec<Vec<f32>>,
     /// Per layer of [`Taps::hidden`] `{n_proj, n_tokens}`.
     pub hidden: Vec<Vec<f32>>,
     /// Per layer `{n_tokens, n_head_kv}`: attention that each token got from all queries of the run and all query heads of the
@@ -89,15 +96,23 @@ const KERNEL_FROM: usize = 256;
 impl Recorded {
     /// The part that a run with these taps would have left, whose query positions are ascending and all recorded.
     pub fn at(&self, taps: &Taps) -> Recorded {
-        let asked = |pos: &u32| taps.queries.binary_search(pos).is_ok();
-        let kept: Vec<usize> = (0..self.pos.len()).filter(|&i| asked(&self.pos[i])).collect();
-        let of_layer = |layer: &Vec<f32>| {
-            let n = layer.len() / self.pos.len().max(1);
-            kept.iter().flat_map(|&i| &layer[i * n..(i + 1) * n]).copied().collect()
+        let asked = |asked: &[u32], pos: &[u32]| -> Vec<usize> {
+            (0..pos.len()).filter(|&i| asked.binary_search(&pos[i]).is_ok()).collect()
         };
+        let of_layers = |layers: &[Vec<f32>], kept: &[usize], n_recorded: usize| {
+            let of_layer = |layer: &Vec<f32>| {
+                let n = layer.len() / n_recorded.max(1);
+                kept.iter().flat_map(|&i| &layer[i * n..(i + 1) * n]).copied().collect()
+            };
+            layers.iter().map(of_layer).collect()
+        };
+        let kept = asked(&taps.queries, &self.pos);
+        let kept_samples = asked(&taps.samples, &self.samples.iter().map(|s| s.pos).collect::<Vec<u32>>());
         Recorded {
             pos: kept.iter().map(|&i| self.pos[i]).collect(),
-            queries: self.queries.iter().map(of_layer).collect(),
+            queries: of_layers(&self.queries, &kept, self.pos.len()),
+            samples: kept_samples.iter().map(|&i| self.samples[i]).collect(),
+            sample_queries: of_layers(&self.sample_queries, &kept_samples, self.samples.len()),
             hidden: if taps.hidden.is_empty() { Vec::new() } else { self.hidden.clone() },
             attention_mass: if taps.attention_mass { self.attention_mass.clone() } else { Vec::new() },
         }
@@ -322,8 +337,8 @@ impl Engine {
         record: &mut Recorded,
     ) -> Result<Vec<f32>> {
         let appends = pos.first().is_some_and(|&p| p as usize == self.cache.n_past());
-        let tap_ids: Vec<i32> =
-            (0..pos.len()).filter(|&j| taps.queries.binary_search(&pos[j]).is_ok()).map(|j| j as i32).collect();
+        let is_tapped = |pos: &u32| [&taps.queries, &taps.samples].iter().any(|of| of.binary_search(pos).is_ok());
+        let tap_ids: Vec<i32> = (0..pos.len()).filter(|&j| is_tapped(&pos[j])).map(|j| j as i32).collect();
         let end = pos.iter().max().map_or(0, |&p| p as usize + 1);
         let attention = self.attention(tokens.len(), end, appends);
         let mut spec = GraphSpec {
@@ -343,7 +358,7 @@ impl Engine {
             spec.n_views = (0..self.cache.layers.len()).flat_map(|il| spec.views(&self.cache, il)).collect();
         }
         let mut g = self.graph_for(spec)?;
-        let result = self.run(&mut g, tokens, pos, &tap_ids, record);
+        let result = self.run(&mut g, tokens, pos, &tap_ids, taps, record);
         self.kept = Some(g);
         result
     }
@@ -372,6 +387,7 @@ impl Engine {
         tokens: &[u32],
         pos: &[u32],
         tap_ids: &[i32],
+        taps: &Taps,
         record: &mut Recorded,
     ) -> Result<Vec<f32>> {
         self.fill(g, tokens, pos, tap_ids)?;
@@ -380,7 +396,7 @@ impl Engine {
         self.sched.set_threads(n_threads, is_batch);
         self.sched.set_stop(self.stop.clone().filter(|_| is_batch));
         self.sched.compute(&mut g.graph)?;
-        self.record(g, pos, tap_ids, record)?;
+        self.record(g, pos, tap_ids, taps, record)?;
         let Some(t) = &g.outputs.logits else { return Ok(Vec::new()) };
         let mut logits = vec![0.0; t.n_elements()];
         self.sched.read(&g.graph, t, &mut logits)?;
@@ -441,11 +457,49 @@ impl Engine {
         Ok(())
     }
 
-    fn record(&mut self, g: &ModelGraph, pos: &[u32], tap_ids: &[i32], record: &mut Recorded) -> Result<()> {
-        record.queries.resize(self.model.hp.n_layer, Vec::new());
-        record.pos.extend(tap_ids.iter().map(|&j| pos[j as usize]));
+    fn record(
+        &mut self,
+        g: &ModelGraph,
+        pos: &[u32],
+        tap_ids: &[i32],
+        taps: &Taps,
+        record: &mut Recorded,
+    ) -> Result<()> {
+        let hp = &self.model.hp;
+        let (n_layer, dim, n_group) = (hp.n_layer, hp.head_dim_k, hp.n_head / hp.n_head_kv);
+        let n_sampled = record.samples.len();
+        let (mut whole, mut samples) = (Vec::new(), Vec::new());
+        for (i, pos) in tap_ids.iter().map(|&j| pos[j as usize]).enumerate() {
+            if taps.queries.binary_search(&pos).is_ok() {
+                record.pos.push(pos);
+                whole.push(i);
+            }
+            if taps.samples.binary_search(&pos).is_ok() {
+                let head = (record.samples.len() % n_group) as u32;
+                record.samples.push(Sample { pos, head });
+                samples.push(i);
+            }
+        }
+        record.queries.resize(n_layer, Vec::new());
+        record.sample_queries.resize(n_layer, Vec::new());
+        let mut rows = Vec::new();
         for (il, t) in &g.outputs.queries {
-            append(&mut self.sched, g, t, &mut record.queries[*il])?;
+            if samples.is_empty() {
+                append(&mut self.sched, g, t, &mut record.queries[*il])?;
+                continue;
+            }
+            rows.resize(t.n_elements(), 0.0);
+            self.sched.read(&g.graph, t, &mut rows)?;
+            let n = rows.len() / tap_ids.len();
+            // What a doubling vector holds in reserve would be resident beside the full cache.
+            record.queries[*il].reserve_exact(whole.len() * n);
+            whole.iter().for_each(|i| record.queries[*il].extend_from_slice(&rows[i * n..(i + 1) * n]));
+            let kept = &mut record.sample_queries[*il];
+            kept.reserve_exact(samples.len() * n / n_group);
+            for (i, sample) in samples.iter().zip(&record.samples[n_sampled..]) {
+                let of_head = rows[i * n..(i + 1) * n].chunks_exact(dim).skip(sample.head as usize).step_by(n_group);
+                of_head.for_each(|query| kept.extend_from_slice(query));
+            }
         }
         record.attention_mass.resize(self.model.hp.n_layer, Vec::new());
         for (il, t) in &g.outputs.attention_mass {

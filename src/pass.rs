@@ -94,12 +94,9 @@ pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
     let window = n_tokens.saturating_sub(needs.n_window_query)..n_tokens;
     // The first tokens' queries are unlike any later one's, and the window has its own probes.
     let (low, high) = (256.min(n_tokens / 4), window.start.saturating_sub(33));
-    let mut queries: Vec<u32> = Vec::new();
-    if high > low {
-        let n = needs.n_sample_query.min(high - low);
-        queries.extend((0..n).map(|i| (low + i * (high - low) / n) as u32));
-    }
-    queries.extend(window.map(|t| t as u32));
+    let n = needs.n_sample_query.min(high.saturating_sub(low));
+    let samples = (0..n).map(|i| (low + i * (high - low) / n) as u32).collect();
+    let queries = window.map(|t| t as u32).collect();
     let hidden = match needs.hidden {
         // First, middle and last thirds: meaning changes at different depths.
         // The last layer only goes on with the tokens whose logits are wanted.
@@ -111,7 +108,7 @@ pub fn taps(needs: &Needs, n_tokens: usize, n_layer: usize) -> Taps {
             .collect(),
         false => Vec::new(),
     };
-    Taps { queries, hidden, attention_mass: needs.attention_mass }
+    Taps { queries, samples, hidden, attention_mass: needs.attention_mass }
 }
 
 /// The engine as a method sees it.
@@ -210,16 +207,11 @@ pub struct Material<'a> {
 }
 
 /// The probes of a method. Queries are moved, never copied as a whole: a copy would count in the peak of the pass.
-fn probes(needs: &Needs, n_prompt: usize, prompt: Recorded, lookahead: Recorded, engine: &Engine) -> Result<Probes> {
-    let window = n_prompt.saturating_sub(needs.n_window_query) as u32;
-    let n_sample = prompt.pos.iter().filter(|&&pos| pos < window).count();
+fn probes(n_prompt: usize, prompt: Recorded, lookahead: Recorded, engine: &Engine) -> Result<Probes> {
     let hp = &engine.model().hp;
-    let per_probe = hp.head_dim_k * hp.n_head;
     let kind = |kind| move |&pos: &u32| Probe { kind, pos };
-    let (samples, windows) = prompt.pos.split_at(n_sample);
-    let mut out = Probes::default();
-    out.list.extend(windows.iter().map(kind(ProbeKind::Window)));
-    out.list.extend(samples.iter().map(kind(ProbeKind::Sample)));
+    let mut out = Probes { samples: prompt.samples, sample_queries: prompt.sample_queries, ..Probes::default() };
+    out.list.extend(prompt.pos.iter().map(kind(ProbeKind::Window)));
     out.list.extend(lookahead.pos.iter().map(kind(ProbeKind::Lookahead)));
     let n_lookahead = lookahead.pos.len();
     let mut ahead = lookahead.queries.into_iter();
@@ -227,9 +219,6 @@ fn probes(needs: &Needs, n_prompt: usize, prompt: Recorded, lookahead: Recorded,
     for (il, mut queries) in layers {
         let ahead = ahead.next().unwrap_or_default();
         let tapped = !queries.is_empty();
-        // Samples were tapped before the window, and are wanted behind it.
-        let n = queries.len();
-        queries.rotate_left((n_sample * per_probe).min(n));
         queries.reserve_exact(ahead.len());
         queries.extend(ahead);
         out.queries.push(queries);
@@ -310,15 +299,15 @@ pub fn run(
     for pos in prompt_record.pos.iter_mut().chain(&mut lookahead_record.pos) {
         *pos -= first as u32;
     }
+    prompt_record.samples.iter_mut().for_each(|sample| sample.pos -= first as u32);
     let (n_tokens, hp) = (prompt.len(), engine.model().hp.clone());
     let layers = hp.global_layers();
     let ratio = options.ratio(n_tokens);
     let budget = options.budget(&hp, n_tokens, first == 0)?;
-    let needs = method.needs();
     let n_lookahead = lookahead_record.pos.len();
     let hidden = Hidden { layers: std::mem::take(&mut prompt_record.hidden), n_proj: N_PROJ };
     let attention_mass = std::mem::take(&mut prompt_record.attention_mass);
-    let probes = probes(&needs, n_tokens, prompt_record, lookahead_record, engine)?;
+    let probes = probes(n_tokens, prompt_record, lookahead_record, engine)?;
     let rope = hp.rope_in(engine.options().n_ctx);
     let scene = Scene {
         hp: &hp,

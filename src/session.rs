@@ -120,7 +120,7 @@ impl Session {
             return read(&mut self.engine, tokens, &Taps::default(), &mut Recorded::default(), &mut on_progress);
         };
         let mut taps = pass::taps(&needs, tokens.len(), self.engine.model().hp.n_layer);
-        taps.queries.iter_mut().for_each(|pos| *pos += n_past as u32);
+        taps.queries.iter_mut().chain(&mut taps.samples).for_each(|pos| *pos += n_past as u32);
         self.n_prompt = self.tokens.len();
         let logits = read(&mut self.engine, tokens, &taps, &mut self.prompt_record, &mut on_progress)?;
         self.lookahead.clear();

@@ -1,7 +1,7 @@
 //! A KV cache in plain vectors: the source of a [`View`] in tests and benchmarks of the methods (stage 4).
 
 use super::rope::{Rope, RopeKind};
-use super::view::{Hidden, Probe, ProbeKind, Probes, Source, View};
+use super::view::{Hidden, Probe, ProbeKind, Probes, Sample, Source, View};
 use crate::error::Result;
 
 /// Everything a [`View`] shows.
@@ -71,6 +71,9 @@ impl Memory {
         n_tokens: usize,
         n_probe: [usize; 3],
     ) -> Self {
+        // Miri takes a thousand times as long.
+        let n_tokens = if cfg!(miri) { n_tokens.min(40) } else { n_tokens };
+        let n_probe = n_probe.map(|n| if cfg!(miri) { n.min(8) } else { n });
         let mut random = Random(seed);
         let mut memory = Memory {
             layers: (0..n_layer).collect(),
@@ -86,10 +89,12 @@ impl Memory {
         let n_window = n_window.min(n_tokens);
         memory.probes.list = (0..n_window)
             .map(|i| (ProbeKind::Window, n_tokens - n_window + i))
-            .chain((0..n_sample).map(|i| (ProbeKind::Sample, i * n_tokens / n_sample)))
             .chain((0..n_lookahead).map(|i| (ProbeKind::Lookahead, n_tokens + i)))
             .map(|(kind, pos)| Probe { kind, pos: pos as u32 })
             .collect();
+        let n_group = (n_head / n_head_kv) as u32;
+        memory.probes.samples =
+            (0..n_sample).map(|i| Sample { pos: (i * n_tokens / n_sample) as u32, head: i as u32 % n_group }).collect();
         let mut masses = Random(!seed);
         for il in 0..n_layer {
             let topics: Vec<Vec<f32>> = (0..24).map(|_| random.vector(head_dim, 1.0)).collect();
@@ -99,17 +104,20 @@ impl Memory {
                 memory.values.push(values);
             }
             let common = random.vector(head_dim, 0.7);
-            let mut queries = Vec::new();
-            for probe in &memory.probes.list {
-                for _ in 0..n_head {
+            let mut queries = |n_head: usize, pos: u32| -> Vec<f32> {
+                let one = |_| {
                     let topic = &topics[random.below(topics.len())];
                     let mut q = random.vector(head_dim, 0.6);
                     q.iter_mut().zip(topic).zip(&common).for_each(|((q, t), c)| *q += 1.2 * t + c);
-                    memory.rope[il].rotate(&mut q, probe.pos as f32);
-                    queries.extend(q);
-                }
-            }
-            memory.probes.queries.push(queries);
+                    memory.rope[il].rotate(&mut q, pos as f32);
+                    q
+                };
+                (0..n_head).flat_map(one).collect()
+            };
+            let of_probes = memory.probes.list.iter().flat_map(|probe| queries(n_head, probe.pos)).collect();
+            let of_samples = memory.probes.samples.iter().flat_map(|s| queries(n_head_kv, s.pos)).collect();
+            memory.probes.queries.push(of_probes);
+            memory.probes.sample_queries.push(of_samples);
             let mut keys = Vec::new();
             for i in 0..n_lookahead * n_head_kv {
                 let mut k = random.vector(head_dim, 1.0);

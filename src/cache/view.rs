@@ -57,8 +57,6 @@ pub enum ProbeKind {
     Window,
     /// A query of a token decoded from the full cache after the prompt: it shows what the answer reads.
     Lookahead,
-    /// A query from the middle of the prompt: it stands for what later text may read.
-    Sample,
 }
 
 /// One probe: all its queries share kind and position.
@@ -70,13 +68,29 @@ pub struct Probe {
     pub pos: u32,
 }
 
+/// A query from the middle of the prompt: it stands for what later text may read.
+///
+/// One head of each group is kept, in turn: for the same work and memory many places of the text say far more about what comes
+/// than all heads at few (`tests/bench/runs/2026-12-01-samples.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The position its cached queries are rotated to.
+    pub pos: u32,
+    /// Which query head of every group it is.
+    pub head: u32,
+}
+
 /// The queries that were tapped during prefill and lookahead.
 #[derive(Clone, Debug, Default)]
 pub struct Probes {
-    /// One entry per probe, in the order of the queries: window (ascending), samples (ascending), lookahead (ascending).
+    /// One entry per probe, in the order of the queries: window (ascending), lookahead (ascending).
     pub list: Vec<Probe>,
     /// Per layer of the model `{head_dim_k, n_head, n_probe}`, rotated to [`Probe::pos`], unscaled; empty where the layer was not tapped.
     pub queries: Vec<Vec<f32>>,
+    /// One entry per sample, ascending.
+    pub samples: Vec<Sample>,
+    /// Per layer of the model `{head_dim_k, n_head_kv, n_sample}`, as `queries`.
+    pub sample_queries: Vec<Vec<f32>>,
     /// Keys of the lookahead tokens, per layer `{head_dim_k, n_head_kv, n_lookahead}`, rotated; the share of attention that
     /// falls on the context is measured against them.
     pub lookahead_keys: Vec<Vec<f32>>,
@@ -171,5 +185,11 @@ impl View<'_> {
     pub fn query(&self, il: usize, p: usize, h: usize) -> &[f32] {
         let at = (p * self.n_head + h) * self.head_dim_k;
         &self.probes.queries[il][at..at + self.head_dim_k]
+    }
+
+    /// The query of sample `s` for KV head `g` of layer `il`. Shapes: `{head_dim_k}`.
+    pub fn sample(&self, il: usize, s: usize, g: usize) -> &[f32] {
+        let at = (s * self.n_head_kv + g) * self.head_dim_k;
+        &self.probes.sample_queries[il][at..at + self.head_dim_k]
     }
 }

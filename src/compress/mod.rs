@@ -51,7 +51,7 @@ pub struct Budget {
 pub struct Needs {
     /// Queries of the last tokens of the prompt.
     pub n_window_query: usize,
-    /// Queries sampled evenly from the prompt.
+    /// Queries sampled evenly from the prompt, of one head in each group.
     pub n_sample_query: usize,
     /// Attention that each token got from all queries of the prompt.
     pub attention_mass: bool,

@@ -1,7 +1,7 @@
 //! Attention of probe queries over the full cache: what every scoring method starts from (stage 5).
 //!
 //! Probes stand for queries that come after the prompt, so each sees every key: window probes are rotated from their own
-//! position to `n_tokens`, `n_tokens + 1`, ..., sampled ones to `n_tokens + 3j`, lookahead probes are there already.
+//! position to `n_tokens`, `n_tokens + 1`, ..., samples to `n_tokens + 3j`, lookahead probes are there already.
 //! Published baselines let them stay where they are, and see no later token.
 //! Logits are products of matrices, for a tile of keys at a time: one pass finds each row's log-sum-exp, a second one visits
 //! the probabilities.
@@ -10,23 +10,25 @@ use ndarray::{Array2, Axis};
 
 use super::vector;
 use crate::cache::product::{add_weighted_rows, times_rows};
-use crate::cache::view::{Probe, ProbeKind, View};
+use crate::cache::view::{Probe, ProbeKind, Sample, View};
 use crate::error::{Error, Result};
 
 /// Tokens of a tile: the probabilities of a few hundred probe rows over it stay in the second-level cache.
 const TILE: usize = 256;
 /// Logits further below the largest of their row do not differ from each other.
 const FLOOR: f32 = -60.0;
-/// Positions between two sampled probes after the prompt.
+/// Positions between two samples after the prompt.
 const SAMPLE_STRIDE: usize = 3;
 
 /// The probe queries that one (layer, KV head) answers.
 pub struct Queries {
-    /// Scaled by [`View::kq_scale`] and rotated behind the prompt; row = probe * n_group + query head of the group.
-    /// Shapes: `{head_dim_k, n_probe * n_group}`.
+    /// Scaled by [`View::kq_scale`] and rotated behind the prompt; row = probe * n_group + query head of the group, and behind
+    /// these one row per sample. Shapes: `{head_dim_k, n_probe * n_group + n_sample}`.
     pub rows: Array2<f32>,
     /// The probes, each of which has `n_group` rows.
     pub probes: Vec<Probe>,
+    /// The samples.
+    pub samples: Vec<Sample>,
     /// Whether probes stay at their own positions.
     in_place: bool,
     /// Query heads that share the KV head.
@@ -39,7 +41,15 @@ impl Queries {
     /// # Errors
     /// [`Error::Shape`] when the layer was not tapped or there is no such probe.
     pub fn load(view: &View, il: usize, g: usize, kinds: &[ProbeKind]) -> Result<Self> {
-        Queries::load_some(view, il, g, false, |_, probe| kinds.contains(&probe.kind))
+        Queries::load_some(view, il, g, (false, false), |_, probe| kinds.contains(&probe.kind))
+    }
+
+    /// The queries of all probes and samples.
+    ///
+    /// # Errors
+    /// As [`Queries::load`].
+    pub fn load_all(view: &View, il: usize, g: usize) -> Result<Self> {
+        Queries::load_some(view, il, g, (false, true), |_, _| true)
     }
 
     /// Queries at their own positions: those of the last `n_window` tokens of the prompt, and of the lookahead where asked for.
@@ -48,31 +58,39 @@ impl Queries {
     /// As [`Queries::load`].
     pub fn load_in_place(view: &View, il: usize, g: usize, n_window: usize, lookahead: bool) -> Result<Self> {
         let n_all = view.probes.list.iter().filter(|probe| probe.kind == ProbeKind::Window).count();
-        Queries::load_some(view, il, g, true, |nth, probe| match probe.kind {
+        Queries::load_some(view, il, g, (true, false), |nth, probe| match probe.kind {
             ProbeKind::Window => nth + n_window >= n_all,
-            ProbeKind::Sample => false,
             ProbeKind::Lookahead => lookahead,
         })
     }
 
-    /// The queries of the probes that `wanted` picks; it is told which one of its kind a probe is.
+    /// The queries of the probes that `wanted` picks, which is told the how manieth of its kind a probe is; with all samples or none.
     fn load_some(
         view: &View,
         il: usize,
         g: usize,
-        in_place: bool,
+        (in_place, with_samples): (bool, bool),
         wanted: impl Fn(usize, &Probe) -> bool,
     ) -> Result<Self> {
         let (dim, n_group, list) = (view.head_dim_k, view.n_group(), &view.probes.list);
-        let tapped = view.probes.queries.get(il).map_or(0, Vec::len);
-        if tapped != dim * view.n_head * list.len() {
-            return Err(Error::shape(
-                format!("probe queries of layer {il}"),
-                format!("{} values of {} probes", dim * view.n_head * list.len(), list.len()),
-                format!("{tapped}"),
-            ));
+        let samples = if with_samples { view.probes.samples.clone() } else { Vec::new() };
+        let check = |tapped: Option<&Vec<f32>>, n: usize, n_head: usize| {
+            let (tapped, want) = (tapped.map_or(0, Vec::len), dim * n_head * n);
+            let is_there = tapped == want;
+            let shape = || {
+                Error::shape(
+                    format!("probe queries of layer {il}"),
+                    format!("{want} values of {n} probes"),
+                    tapped.to_string(),
+                )
+            };
+            is_there.then_some(()).ok_or_else(shape)
+        };
+        check(view.probes.queries.get(il), list.len(), view.n_head)?;
+        if with_samples {
+            check(view.probes.sample_queries.get(il), samples.len(), view.n_head_kv)?;
         }
-        let mut seen = [0usize; 3];
+        let mut seen = [0usize; 2];
         let (mut probes, mut rows) = (Vec::new(), Vec::new());
         for (p, probe) in list.iter().enumerate() {
             let nth = seen[probe.kind as usize];
@@ -83,7 +101,6 @@ impl Queries {
             let to = match probe.kind {
                 _ if in_place => probe.pos as usize,
                 ProbeKind::Window => view.n_tokens + nth,
-                ProbeKind::Sample => view.n_tokens + SAMPLE_STRIDE * nth,
                 ProbeKind::Lookahead => probe.pos as usize,
             };
             let first = rows.len();
@@ -95,23 +112,33 @@ impl Queries {
             }
             probes.push(*probe);
         }
-        if probes.is_empty() {
+        for (nth, sample) in samples.iter().enumerate() {
+            let first = rows.len();
+            rows.extend(view.sample(il, nth, g).iter().map(|x| x * view.kq_scale));
+            let to = view.n_tokens + SAMPLE_STRIDE * nth;
+            view.rope[il].shift_all(&mut rows[first..], dim, to as f32 - sample.pos as f32);
+        }
+        if rows.is_empty() {
             return Err(Error::shape(format!("probes of layer {il}"), "some that the method scores by", "none"));
         }
         let rows = matrix(rows, dim)?;
-        Ok(Queries { rows, probes, in_place, n_group })
+        Ok(Queries { rows, probes, samples, in_place, n_group })
     }
 
-    /// [`Queries::load`] of window and lookahead probes, which show what the answer reads; of all probes when there are none.
+    /// The queries of all probes, which show what the answer reads; of the samples when there are none.
     ///
     /// # Errors
     /// As [`Queries::load`].
     pub fn load_answering(view: &View, il: usize, g: usize) -> Result<Self> {
-        let answering = [ProbeKind::Window, ProbeKind::Lookahead];
-        if view.probes.list.iter().any(|probe| answering.contains(&probe.kind)) {
-            return Queries::load(view, il, g, &answering);
+        Queries::load_some(view, il, g, (false, view.probes.list.is_empty()), |_, _| true)
+    }
+
+    /// The probe of a row, unless it is a sample's, and its query head of the group.
+    pub fn source_of(&self, row: usize) -> (Option<Probe>, usize) {
+        match self.probes.get(row / self.n_group) {
+            Some(probe) => (Some(*probe), row % self.n_group),
+            None => (None, self.samples[row - self.probes.len() * self.n_group].head as usize),
         }
-        Queries::load(view, il, g, &[ProbeKind::Sample])
     }
 }
 
@@ -234,18 +261,15 @@ impl Queries {
         Ok(())
     }
 
-    /// The largest probability, averaged over the query heads of the group, that a window or lookahead probe gives each token
-    /// of the tile; of all probes when there are only samples. Uses up `a`.
+    /// The largest probability, averaged over the query heads of the group, that a probe gives each token of the tile; or that
+    /// any sample gives it when there are only samples. Uses up `a`.
     ///
     /// Shapes: `a: {n_tile, n_row}`, `out: {n_tile}`.
     pub fn largest(&self, a: &mut Array2<f32>, out: &mut [f32]) {
-        let answers = |probe: &Probe| probe.kind != ProbeKind::Sample;
-        let all = !self.probes.iter().any(answers);
+        let n_row = if self.probes.is_empty() { 1 } else { self.n_group };
+        let n_group = self.probes.len().max(if n_row == 1 { self.samples.len() } else { 0 });
         out.fill(0.0);
-        for (probe, mut group) in self.probes.iter().zip(a.axis_chunks_iter_mut(Axis(0), self.n_group)) {
-            if !all && !answers(probe) {
-                continue;
-            }
+        for mut group in a.axis_chunks_iter_mut(Axis(0), n_row).take(n_group) {
             let (mut sum, rest) = group.view_mut().split_at(Axis(0), 1);
             if let Some(sum) = sum.as_slice_mut() {
                 rest.rows()
@@ -255,7 +279,7 @@ impl Queries {
                 vector::max_into(out, sum);
             }
         }
-        out.iter_mut().for_each(|x| *x /= self.n_group as f32);
+        out.iter_mut().for_each(|x| *x /= n_row as f32);
     }
 
     /// The mean probability that all queries give each token of a head.

@@ -52,6 +52,7 @@ fn every_budget_from_one_entry_per_head_to_all_can_be_met() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "hours")]
 fn modifiers_that_go_together_make_valid_plans() {
     let memory = memory(90);
     for method in with_two_modifiers() {
@@ -79,6 +80,7 @@ fn ratio_one_keeps_every_token_exactly() {
 
 /// Below half of what a head gets on average, the promise is kept to the letter.
 #[test]
+#[cfg_attr(miri, ignore = "hours")]
 fn sinks_and_window_stay_where_they_fit() {
     let memory = memory(300);
     for method in methods() {
@@ -102,6 +104,7 @@ fn sinks_and_window_stay_where_they_fit() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "hours")]
 fn the_same_input_gives_the_same_plan_whatever_the_number_of_threads() {
     let memory = memory(300);
     let pool = |n| rayon::ThreadPoolBuilder::new().num_threads(n).build().unwrap();
@@ -117,8 +120,9 @@ fn the_same_input_gives_the_same_plan_whatever_the_number_of_threads() {
 
 /// A modifier that changes no plan of a cache like real ones would be a name for nothing.
 #[test]
+#[cfg_attr(miri, ignore = "hours")]
 fn every_modifier_changes_something() {
-    let memory = Memory::random(16, 3, 6, 2, 8, 400, [40, 9, 6]);
+    let memory = Memory::random(16, 3, 6, 2, 8, 400, [40, 9, 12]);
     let plans = |name: &str| {
         let method = by_name(name, &MethodOptions::default()).unwrap();
         [3.0, 8.0].map(|ratio| plan(&method, &memory, &budget(&memory, ratio)))
@@ -132,6 +136,7 @@ fn every_modifier_changes_something() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "hours")]
 fn the_order_of_heads_does_not_matter() {
     let memory = Memory::random(22, 3, 6, 3, 8, 200, [5, 9, 6]);
     let mut permuted = memory.clone();
@@ -148,6 +153,7 @@ fn the_order_of_heads_does_not_matter() {
             rows.chunks(3 * n_per_kv * dim).flat_map(of_probe).collect()
         };
         permuted.probes.queries[il] = reorder(&memory.probes.queries[il], 2);
+        permuted.probes.sample_queries[il] = reorder(&memory.probes.sample_queries[il], 1);
         let n = memory.n_tokens;
         permuted.attention_mass[il] =
             old.iter().flat_map(|g| &memory.attention_mass[il][g * n..][..n]).copied().collect();
@@ -197,7 +203,7 @@ fn queries_that_are_missing_are_an_error() {
     let mut untapped = memory.clone();
     untapped.probes = Probes { list: vec![Probe { kind: ProbeKind::Window, pos: 49 }], ..Probes::default() };
     let mut no_probe = memory.clone();
-    no_probe.probes = Probes { queries: vec![Vec::new(); 3], ..Probes::default() };
+    no_probe.probes = Probes { queries: vec![Vec::new(); 3], sample_queries: vec![Vec::new(); 3], ..Probes::default() };
     for method in methods().into_iter().filter(|m| m.needs().n_window_query > 0) {
         for missing in [&untapped, &no_probe] {
             assert!(method.allocate(&missing.view(), &budget(&memory, 4.0)).is_err(), "{}", method.name);

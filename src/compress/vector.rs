@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn exp_is_exact_to_single_precision() {
-        for i in -87_000..88_000 {
+        for i in (-87_000..88_000).step_by(if cfg!(miri) { 997 } else { 1 }) {
             let x = i as f32 / 1000.0;
             let want = f64::from(x).exp();
             assert!((f64::from(exp(x)) / want - 1.0).abs() < 3e-7, "exp({x})");
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn widening_is_that_of_the_library() {
-        let x: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        let x: Vec<f16> = (0..=u16::MAX).step_by(if cfg!(miri) { 31 } else { 1 }).map(f16::from_bits).collect();
         let mut out = vec![0.0; x.len()];
         widen(&x, &mut out);
         for (x, out) in x.iter().zip(out) {

@@ -252,11 +252,14 @@ fn union(all: impl Iterator<Item = Taps>) -> Taps {
     let mut sum = Taps::default();
     for taps in all {
         sum.queries.extend(taps.queries);
+        sum.samples.extend(taps.samples);
         sum.hidden.extend(taps.hidden);
         sum.attention_mass |= taps.attention_mass;
     }
-    sum.queries.sort_unstable();
-    sum.queries.dedup();
+    for list in [&mut sum.queries, &mut sum.samples] {
+        list.sort_unstable();
+        list.dedup();
+    }
     sum.hidden.sort_unstable();
     sum.hidden.dedup();
     sum

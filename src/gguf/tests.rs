@@ -142,7 +142,8 @@ fn no_change_of_bytes_panics() {
     let file = small_file();
     let mut random = Random(2);
     let mut accepted = 0;
-    for _ in 0..10_000 {
+    let n = if cfg!(miri) { 200 } else { 10_000 };
+    for _ in 0..n {
         let mut damaged = file.clone();
         for _ in 0..=random.next() % 3 {
             let at = random.next() as usize % file.len();
@@ -161,7 +162,7 @@ fn no_change_of_bytes_panics() {
             assert!(t.offset + t.n_bytes <= damaged.len() as u64, "the data is in the file");
         }
     }
-    assert!(accepted > 100, "changes of mere values are accepted, {accepted} were");
+    assert!(accepted > n / 100, "changes of mere values are accepted, {accepted} were");
 }
 
 /// All value types and two tensors, without padding at its end.

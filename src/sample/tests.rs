@@ -54,13 +54,14 @@ fn only_and_all_tokens_of_the_reference_are_drawn() {
         let params = SampleParams { seed: 1, top_k, top_p, min_p, temperature, ..SampleParams::default() };
         let logits = logits(300, 11);
         let mut chain = chain(&params);
-        let mut drawn: Vec<u32> = (0..20_000).map(|_| chain.sample(&logits).unwrap()).collect();
+        let n = if cfg!(miri) { 50 } else { 20_000 };
+        let mut drawn: Vec<u32> = (0..n).map(|_| chain.sample(&logits).unwrap()).collect();
         drawn.sort_unstable();
         drawn.dedup();
         let mut want = possible(&params, &logits);
         want.sort_unstable();
         assert!(drawn.iter().all(|t| want.contains(t)), "{params:?} drew a token outside of the set");
-        if temperature >= 5.0 || want.len() < 10 {
+        if !cfg!(miri) && (temperature >= 5.0 || want.len() < 10) {
             assert_eq!(drawn, want, "{params:?}");
         }
     }
@@ -73,7 +74,7 @@ fn draws_follow_the_probabilities() {
     let logits = [0.0, 1.0, 2.0, -1.0];
     let mut chain = chain(&params);
     let mut counts = [0.0f64; 4];
-    let n = 200_000;
+    let n = if cfg!(miri) { 2_000 } else { 200_000 };
     (0..n).for_each(|_| counts[chain.sample(&logits).unwrap() as usize] += 1.0);
     let total: f64 = logits.iter().map(|&x: &f32| f64::from(x).exp()).sum();
     let chi2: f64 = logits

@@ -294,3 +294,43 @@ fn a_stopped_batch_leaves_the_cache_as_it_was() {
         assert_eq!(decode(&mut engine, &[7]), decode(&mut undisturbed, &[7]), "{name}");
     }
 }
+
+/// Whatever the batches are, and whatever else is recorded.
+#[test]
+fn samples_are_the_queries_of_one_head_of_each_group_in_turn() {
+    let model = tiny::model("llama");
+    let hp = model.hp.clone();
+    let (dim, n_group) = (hp.head_dim_k, hp.n_group());
+    assert!(n_group > 1, "the test needs groups");
+    let prompt = tokens(&model, 90, 5);
+    let samples: Vec<u32> = (3..80).step_by(7).collect();
+    let record = |taps: &Taps, n_ubatch: usize| {
+        let mut engine = Engine::new(model.clone(), EngineOptions { n_ubatch, ..options(128, 1) }).unwrap();
+        let mut record = Recorded::default();
+        engine.decode_last(&prompt, taps, &mut record).unwrap();
+        record
+    };
+    for n_ubatch in [16, 90] {
+        let all = record(&Taps { queries: (0..90).collect(), ..Taps::default() }, n_ubatch);
+        for queries in [vec![], vec![10, 11, 88], (70..90).collect()] {
+            let taps = Taps { queries: queries.clone(), samples: samples.clone(), ..Taps::default() };
+            let found = record(&taps, n_ubatch);
+            assert!(found.pos == queries && all.at(&taps).queries == found.queries, "samples change no other queries");
+            assert!(found.samples.iter().map(|s| s.pos).eq(samples.iter().copied()));
+            assert!(found.samples.iter().enumerate().all(|(i, s)| s.head as usize == i % n_group));
+            for (il, layer) in found.sample_queries.iter().enumerate() {
+                let want = found.samples.iter().flat_map(|sample| {
+                    let at = |g: usize| (sample.pos as usize * hp.n_head + g * n_group + sample.head as usize) * dim;
+                    (0..hp.n_head_kv).flat_map(move |g| at(g)..at(g) + dim)
+                });
+                assert!(want.map(|i| all.queries[il][i]).eq(layer.iter().copied()), "layer {il}");
+            }
+            // The part of a method that samples less.
+            let half = Taps { samples: samples[..5].to_vec(), ..taps.clone() };
+            let part = found.at(&half);
+            assert!(part.samples == found.samples[..5] && part.queries == found.queries);
+            assert!(part.sample_queries.iter().zip(&found.sample_queries).all(|(p, f)| p[..] == f[..p.len()]));
+            assert_eq!(part.sample_queries[0].len(), 5 * dim * hp.n_head_kv);
+        }
+    }
+}

@@ -49,7 +49,7 @@ fn cache() -> Memory {
         n_tokens,
         keys: units(&file["keys"]),
         values: units(&file["values"]),
-        probes: Probes { list, queries: units(&file["queries"]), lookahead_keys: Vec::new() },
+        probes: Probes { list, queries: units(&file["queries"]), ..Probes::default() },
         rope: vec![Rope::new(RopeKind::None, head_dim, 10_000.0); n("n_layer")],
         attention_mass: file["attention_mass"].as_array().unwrap().iter().map(floats).collect(),
         ..Memory::default()

@@ -2,7 +2,8 @@
 //!
 //! For probe row q and token t: `s_qt = q.k_t`, `lz_q = logsumexp_t s_qt`, `a_qt = exp(s_qt - lz_q)`, `o_q = sum_t a_qt v_t`.
 //! Weight `w_q = sh_q^2 * pw`: `sh_q` is the share of a probe's attention that falls on these tokens rather than on what else
-//! it sees, the decoded tokens before a lookahead probe and the entries that earlier passes left; `pw` is 1, or [`super::Options::sample_weight`] for sampled probes.
+//! it sees, the decoded tokens before a lookahead probe and the entries that earlier passes left; `pw` is 1, or [`super::Options::sample_weight`] for a sample, of which there
+//! is one row in place of one for each query head of the group.
 //! Observations of all heads are kept from the division of the budget to the plans, so they are stored in 16 bits.
 
 use half::f16;
@@ -10,7 +11,7 @@ use half::slice::HalfFloatSliceExt;
 use ndarray::{Array2, ArrayView2};
 
 use crate::cache::product::times_rows;
-use crate::cache::view::{ProbeKind, View};
+use crate::cache::view::{Probe, ProbeKind, View};
 use crate::compress::score::{matrix, Queries};
 use crate::compress::vector;
 use crate::error::Result;
@@ -19,8 +20,6 @@ use crate::error::Result;
 pub(super) const FLOOR: f32 = -36.0;
 /// Rows that are read at a time.
 const TILE: usize = 256;
-/// All probes have a say.
-const KINDS: [ProbeKind; 3] = [ProbeKind::Window, ProbeKind::Sample, ProbeKind::Lookahead];
 
 /// The observation of one head, compact.
 pub struct Observation {
@@ -39,7 +38,7 @@ impl Observation {
     /// # Errors
     /// When the source cannot be read or the layer was not tapped.
     pub fn new(view: &View, il: usize, g: usize, sample_weight: f32) -> Result<(Self, Vec<f32>)> {
-        let queries = Queries::load(view, il, g, &KINDS)?;
+        let queries = Queries::load_all(view, il, g)?;
         let mut output = Array2::zeros((queries.rows.nrows(), view.head_dim_v));
         let lz = queries.log_sum_exp(view, il, g, Some(&mut output))?;
         let weight = weights(view, il, g, &queries, &lz, sample_weight)?;
@@ -112,11 +111,11 @@ fn weights(view: &View, il: usize, g: usize, queries: &Queries, lz: &[f32], samp
     let earlier = earlier_attention(view, il, g, queries)?;
     let mut weight: Vec<f32> = (0..lz.len())
         .map(|row| {
-            let sink = view.sinks.get(il).and_then(|s| s.get(g * queries.n_group + row % queries.n_group));
+            let (probe, head) = queries.source_of(row);
+            let sink = view.sinks.get(il).and_then(|s| s.get(g * queries.n_group + head));
             let sink = sink.map_or(0.0, |sink| (sink - lz[row]).exp());
             let share = 1.0 / (1.0 + (own[row] - lz[row]).exp() + (earlier[row] - lz[row]).exp() + sink);
-            let sampled = queries.probes[row / queries.n_group].kind == ProbeKind::Sample;
-            share * share * if sampled { sample_weight } else { 1.0 }
+            share * share * if probe.is_none() { sample_weight * queries.n_group as f32 } else { 1.0 }
         })
         .collect();
     let total: f32 = weight.iter().sum();
@@ -146,10 +145,12 @@ fn own_attention(view: &View, il: usize, g: usize, queries: &Queries) -> Vec<f32
     let keys = view.probes.lookahead_keys.get(il).map_or(&[][..], Vec::as_slice);
     let key = |u: usize| keys.get((u * view.n_head_kv + g) * dim..(u * view.n_head_kv + g + 1) * dim);
     let row = |(row, q): (usize, &[f32])| {
-        let probe = queries.probes[row / queries.n_group];
-        let n_seen = (probe.pos as usize + 1).saturating_sub(view.n_tokens);
+        let (Some(Probe { kind: ProbeKind::Lookahead, pos }), _) = queries.source_of(row) else {
+            return f32::NEG_INFINITY;
+        };
+        let n_seen = (pos as usize + 1).saturating_sub(view.n_tokens);
         let mut logits: Vec<f32> = (0..n_seen).map_while(key).map(|k| vector::dot(q, k)).collect();
-        if probe.kind != ProbeKind::Lookahead || logits.is_empty() {
+        if logits.is_empty() {
             return f32::NEG_INFINITY;
         }
         vector::softcap(&mut logits, view.logit_softcap);
@@ -234,6 +235,8 @@ pub struct Head {
     pub values: Rows,
     /// Scaled queries behind the prompt. Shapes: `{head_dim_k, n_row}`.
     pub queries: Array2<f32>,
+    /// Probes, each of which has a row for every query head of the group; all other rows are samples.
+    pub n_probe: usize,
     /// Logit soft-cap, 0 = none.
     pub softcap: f32,
     /// `w_q`, summing to 1. Shapes: `{n_row}`.
@@ -257,10 +260,12 @@ impl Head {
         let wide = |x: &[u16]| x.iter().map(|&x| from_bf16(x)).collect();
         let output = seen.output.chunks(view.head_dim_v.max(1)).zip(&seen.output_scale);
         let output = output.flat_map(|(row, &scale)| row.iter().map(move |&x| f32::from(x) * scale)).collect();
+        let queries = Queries::load_all(view, il, g)?;
         Ok(Head {
             keys: Rows::read(view.n_tokens, view.head_dim_k, |first, out| view.source.keys(il, g, first, out))?,
             values: Rows::read(view.n_tokens, view.head_dim_v, |first, out| view.source.values(il, g, first, out))?,
-            queries: Queries::load(view, il, g, &KINDS)?.rows,
+            n_probe: queries.probes.len(),
+            queries: queries.rows,
             softcap: view.logit_softcap,
             weight: seen.weight.clone(),
             lz: seen.lz.clone(),

@@ -73,7 +73,7 @@ pub struct Options {
     pub n_lloyd: usize,
     /// Strength of the regularisation of fitted keys and values, relative to the mean of what it is added to.
     pub ridge: f32,
-    /// Weight of a sampled probe; window and lookahead probes have the weight 1.
+    /// Weight of a sample; window and lookahead probes have the weight 1.
     pub sample_weight: f32,
     /// Tokens of the smallest cluster whose key is fitted; the others' are weighted means, no worse as far as could be measured.
     pub min_fitted: usize,

@@ -139,10 +139,15 @@ impl<'a> Tree<'a> {
     /// # Errors
     /// When a matrix of the head cannot be read.
     pub(super) fn new(mut head: Head, n_group: usize, tokens: &'a [u32]) -> Result<Self> {
-        let n_probe = head.queries.nrows() / n_group;
+        let first_sample = head.n_probe * n_group;
+        let n_probe = head.n_probe + head.queries.nrows() - first_sample;
         let step = n_probe.div_ceil(N_PROBE).max(1);
-        // Query heads of the group in turn.
-        let rows: Vec<usize> = (0..n_probe).step_by(step).map(|p| p * n_group + (p / step) % n_group).collect();
+        // Query heads of the group in turn; samples have one each.
+        let row = |p: usize| match p.checked_sub(head.n_probe) {
+            Some(sample) => first_sample + sample,
+            None => p * n_group + (p / step) % n_group,
+        };
+        let rows: Vec<usize> = (0..n_probe).step_by(step).map(row).collect();
         let projection = projection(head.values.dim());
         let values = product(&head.values, tokens, projection.view(), |_| ())?;
         // A megabyte that is not needed beside what follows.

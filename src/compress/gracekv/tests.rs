@@ -13,8 +13,6 @@ use crate::cache::view::{ProbeKind, View};
 use crate::compress::score::Queries;
 use crate::compress::{Budget, Method};
 
-const ALL_KINDS: [ProbeKind; 3] = [ProbeKind::Window, ProbeKind::Sample, ProbeKind::Lookahead];
-
 fn memory(n_tokens: usize) -> Memory {
     Memory::random(7, 2, 4, 2, 16, n_tokens, [6, 9, 7])
 }
@@ -46,13 +44,15 @@ impl Reference {
         a = (a - lz.view().insert_axis(Axis(1))).mapv(f64::exp);
         let own = wide(view.probes.lookahead_keys[il].clone());
         let weight = (0..lz.len()).map(|row| {
-            let probe = queries.probes[row / queries.n_group];
-            let seen = (0..own.nrows() / memory.n_head_kv)
-                .filter(|u| probe.kind == ProbeKind::Lookahead && memory.n_tokens + u <= probe.pos as usize);
+            let (probe, _) = queries.source_of(row);
+            let seen = (0..own.nrows() / memory.n_head_kv).filter(|u| {
+                probe.is_some_and(|p| p.kind == ProbeKind::Lookahead && memory.n_tokens + u <= p.pos as usize)
+            });
             let logit = |u: usize| own.row(u * memory.n_head_kv + g).dot(&queries_f64.row(row));
             let draft: f64 = seen.map(|u| capped(Array2::from_elem((1, 1), logit(u)), cap)[[0, 0]].exp()).sum();
             let share = lz[row].exp() / (lz[row].exp() + draft);
-            share * share * if probe.kind == ProbeKind::Sample { 0.5 } else { 1.0 }
+            // One row of a sample stands for the two of its group.
+            share * share * if probe.is_none() { 0.5 * 2.0 } else { 1.0 }
         });
         let mut weight: Array1<f64> = weight.collect();
         weight /= weight.sum();
@@ -119,7 +119,7 @@ fn cases() -> impl Iterator<Item = (Memory, usize, usize)> {
 fn probes_see_what_the_formulas_say() {
     for (memory, il, g) in cases() {
         let view = memory.view();
-        let queries = Queries::load(&view, il, g, &ALL_KINDS).unwrap();
+        let queries = Queries::load_all(&view, il, g).unwrap();
         let want = Reference::new(&memory, il, g, &queries);
         let head = head(&view, il, g);
         assert_close(&head.weight, want.weight.iter().copied(), 1e-5, "weight");
@@ -138,8 +138,7 @@ fn probes_see_what_the_formulas_say() {
         let score = queries.largest_of_all(&view, il, g).unwrap();
         let largest = |t: usize| {
             let mean = |p: usize| (0..2).map(|h| want.a[[2 * p + h, t]]).sum::<f64>() / 2.0;
-            let answering = (0..queries.probes.len()).filter(|&p| queries.probes[p].kind != ProbeKind::Sample);
-            answering.map(mean).fold(0.0, f64::max)
+            (0..queries.probes.len()).map(mean).fold(0.0, f64::max)
         };
         assert_close(&score, (0..memory.n_tokens).map(largest), 1e-5, "score");
         assert_eq!(Observation::new(&view, il, g, 0.5).unwrap().1.len(), score.len());
@@ -155,7 +154,7 @@ fn probes_see_what_the_formulas_say() {
 #[test]
 fn the_metric_is_the_variance_of_logit_differences() {
     let memory = memory(40);
-    let queries = Queries::load(&memory.view(), 0, 0, &ALL_KINDS).unwrap();
+    let queries = Queries::load_all(&memory.view(), 0, 0).unwrap();
     let want = Reference::new(&memory, 0, 0, &queries);
     let x = want.keys.mapv(|k| k as f32).dot(&cluster::metric(queries.rows.view()));
     let s = want.queries.dot(&want.keys.t());
@@ -244,7 +243,7 @@ fn fit_reference(r: &Reference, tokens: &[usize]) -> (Array1<f64>, f64, Array1<f
 fn keys_biases_and_values_are_those_of_the_formulas() {
     for (memory, il, g) in cases() {
         let view = memory.view();
-        let want = Reference::new(&memory, il, g, &Queries::load(&view, il, g, &ALL_KINDS).unwrap());
+        let want = Reference::new(&memory, il, g, &Queries::load_all(&view, il, g).unwrap());
         let head = head(&view, il, g);
         // Clusters of all sizes; the last holds most of the tokens.
         let evicted: Vec<u32> = (0..memory.n_tokens as u32).collect();
@@ -272,7 +271,7 @@ fn keys_biases_and_values_are_those_of_the_formulas() {
 fn refitted_values_solve_the_normal_equations_in_both_forms() {
     for (memory, il, g) in cases() {
         let view = memory.view();
-        let want = Reference::new(&memory, il, g, &Queries::load(&view, il, g, &ALL_KINDS).unwrap());
+        let want = Reference::new(&memory, il, g, &Queries::load_all(&view, il, g).unwrap());
         let head = head(&view, il, g);
         // 600: more than two tiles of entries.
         for n in [3, 30, 80, 600].into_iter().filter(|&n| n <= memory.n_tokens) {
@@ -309,7 +308,7 @@ fn the_plan_represents_the_outputs_better_than_the_same_number_of_exact_tokens()
         let mut error = 0.0;
         for il in 0..2 {
             for (g, plan) in allocation.layer(&view, il).unwrap().heads.iter().enumerate() {
-                let r = Reference::new(&memory, il, g, &Queries::load(&view, il, g, &ALL_KINDS).unwrap());
+                let r = Reference::new(&memory, il, g, &Queries::load_all(&view, il, g).unwrap());
                 let row = |row: Row, old: &Array2<f64>, new: &[f32]| match row {
                     Row::Token(t) => old.row(t as usize).to_owned(),
                     Row::New(i) => new[i as usize * 16..][..16].iter().map(|&x| f64::from(x)).collect(),
@@ -345,13 +344,14 @@ fn one_entry_per_head_is_one_prototype_of_everything() {
 fn errors_of_leaves_are_those_of_the_formulas() {
     for (memory, il, g) in cases() {
         let view = memory.view();
-        let queries = Queries::load(&view, il, g, &ALL_KINDS).unwrap();
+        let queries = Queries::load_all(&view, il, g).unwrap();
         let r = Reference::new(&memory, il, g, &queries);
         let evicted: Vec<u32> = (3..memory.n_tokens as u32).filter(|t| t % 5 != 0).collect();
         let tree = split::Tree::new(self::head(&view, il, g), view.n_group(), &evicted).unwrap();
         let project = split::projection(memory.head_dim_v).mapv(f64::from);
-        // One query head of the group per probe, in turn.
-        let rows: Vec<usize> = (0..queries.probes.len()).map(|p| 2 * p + p % 2).collect();
+        // One query head of the group per probe, in turn, and the samples.
+        let n_probe = queries.probes.len();
+        let rows: Vec<usize> = (0..n_probe).map(|p| 2 * p + p % 2).chain(2 * n_probe..queries.rows.nrows()).collect();
         let total: f64 = rows.iter().map(|&q| r.weight[q]).sum();
         let error = |tokens: &[u32]| {
             let tokens: Vec<usize> = tokens.iter().map(|&i| evicted[i as usize] as usize).collect();

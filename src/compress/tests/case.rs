@@ -5,9 +5,11 @@ use crate::cache::plan::{HeadPlan, LayerPlan, Row};
 use crate::cache::view::ProbeKind;
 use crate::compress::{by_name, Budget, MethodOptions, Named, Needs, METHODS};
 
-/// Every method that can make a cache smaller, plain and with each of its modifiers.
+/// Every method that can make a cache smaller, plain and with each of its modifiers; interpreted, which takes a thousand times as
+/// long, only plain.
 pub fn methods() -> Vec<Named> {
-    let names = METHODS.iter().flat_map(|entry| entry.names());
+    let names =
+        METHODS.iter().flat_map(|entry| entry.names().into_iter().take(if cfg!(miri) { 1 } else { usize::MAX }));
     names.filter(|name| name != "none").map(|name| by_name(&name, &MethodOptions::default()).unwrap()).collect()
 }
 
@@ -28,7 +30,7 @@ pub fn memory(n_tokens: usize) -> Memory {
     Memory::random(11, 3, 6, 2, 8, n_tokens, [5, 9, 6])
 }
 
-/// Caches that are like real ones, and caches that nothing can be learned from.
+/// Caches that are like real ones, and caches that nothing can be learned from; interpreted, three of them.
 pub fn memories() -> Vec<(&'static str, Memory)> {
     let plain = || memory(90);
     let mut constant = plain();
@@ -38,12 +40,13 @@ pub fn memories() -> Vec<(&'static str, Memory)> {
     unattended.keys[2].iter_mut().skip(8).for_each(|k| *k *= 1e-3);
     unattended.keys[2].iter_mut().take(8).for_each(|k| *k *= 300.0);
     let mut zero = plain();
-    zero.probes.queries.iter_mut().flatten().for_each(|q| *q = 0.0);
+    queries(&mut zero).for_each(|q| *q = 0.0);
     let mut huge = plain();
-    huge.probes.queries.iter_mut().flatten().for_each(|q| *q *= 1e15);
+    queries(&mut huge).for_each(|q| *q *= 1e15);
     let mut not_a_number = plain();
     not_a_number.probes.queries[1].iter_mut().step_by(97).for_each(|q| *q = f32::NAN);
     not_a_number.probes.queries[2][0] = f32::INFINITY;
+    not_a_number.probes.sample_queries[1][3] = f32::NAN;
     let mut equal_values = plain();
     equal_values.values.iter_mut().flatten().for_each(|v| *v = 1.0);
     let mut empty = plain();
@@ -56,7 +59,7 @@ pub fn memories() -> Vec<(&'static str, Memory)> {
     some_layers.probes.queries[1].clear();
     let mut capped = plain();
     capped.logit_softcap = 5.0;
-    vec![
+    let all = vec![
         ("plain", plain()),
         ("constant keys", constant),
         ("a head nobody attends to", unattended),
@@ -71,7 +74,14 @@ pub fn memories() -> Vec<(&'static str, Memory)> {
         ("capped logits", capped),
         ("one token", Memory::random(14, 3, 6, 2, 8, 1, [1, 0, 3])),
         ("two tokens", Memory::random(14, 3, 6, 2, 8, 2, [2, 0, 3])),
-    ]
+    ];
+    all.into_iter().step_by(if cfg!(miri) { 5 } else { 1 }).collect()
+}
+
+/// All numbers of all queries.
+fn queries(memory: &mut Memory) -> impl Iterator<Item = &mut f32> {
+    let probes = &mut memory.probes;
+    probes.queries.iter_mut().chain(&mut probes.sample_queries).flatten()
 }
 
 /// `memory` with what prefill and lookahead record for a method with these needs, and no more.
@@ -79,7 +89,6 @@ pub fn recorded(memory: &Memory, needs: &Needs) -> Memory {
     let mut out = memory.clone();
     let wanted = |kind: ProbeKind| match kind {
         ProbeKind::Window => needs.n_window_query,
-        ProbeKind::Sample => needs.n_sample_query,
         ProbeKind::Lookahead => {
             if needs.lookahead {
                 usize::MAX
@@ -96,6 +105,10 @@ pub fn recorded(memory: &Memory, needs: &Needs) -> Memory {
         let per_probe = queries.chunks(memory.head_dim_k * memory.n_head).zip(&keep);
         *queries = per_probe.filter(|(_, &keep)| keep).flat_map(|(q, _)| q.to_vec()).collect();
     }
+    if needs.n_sample_query == 0 {
+        out.probes.samples.clear();
+        out.probes.sample_queries.clear();
+    }
     if !needs.lookahead {
         out.probes.lookahead_keys.clear();
     }
@@ -110,7 +123,8 @@ pub fn recorded(memory: &Memory, needs: &Needs) -> Memory {
 
 /// Whether a method with these needs finds queries, if it wants any.
 pub fn has_queries(memory: &Memory, needs: &Needs) -> bool {
-    needs.n_window_query + needs.n_sample_query == 0 || !recorded(memory, needs).probes.list.is_empty()
+    let probes = recorded(memory, needs).probes;
+    needs.n_window_query + needs.n_sample_query == 0 || !probes.list.is_empty() || !probes.samples.is_empty()
 }
 
 pub fn n_head(memory: &Memory) -> usize {

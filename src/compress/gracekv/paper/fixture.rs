@@ -97,14 +97,12 @@ impl Fixture {
 fn probes(rng: &mut Rng, n_tokens: usize) -> Probes {
     let n_window = N_WINDOW_QUERY.min(n_tokens);
     let window = (n_tokens - n_window..n_tokens).map(|t| (ProbeKind::Window, t));
-    let sample = std::iter::once((ProbeKind::Sample, n_tokens / 2));
     let lookahead = (n_tokens..n_tokens + N_LOOKAHEAD).map(|t| (ProbeKind::Lookahead, t));
-    let list: Vec<Probe> =
-        window.chain(sample).chain(lookahead).map(|(kind, t)| Probe { kind, pos: t as u32 }).collect();
+    let list: Vec<Probe> = window.chain(lookahead).map(|(kind, t)| Probe { kind, pos: t as u32 }).collect();
     let queries =
         (0..N_LAYER).map(|_| reals(rng, list.len() * N_HEAD * D_K).iter().map(|x| 4.0 * x).collect()).collect();
     let lookahead_keys = (0..N_LAYER).map(|_| reals(rng, N_LOOKAHEAD * N_HEAD_KV * D_K)).collect();
-    Probes { list, queries, lookahead_keys }
+    Probes { list, queries, lookahead_keys, ..Probes::default() }
 }
 
 fn copy(from: &[f32], first: usize, out: &mut [f32]) -> Result<()> {

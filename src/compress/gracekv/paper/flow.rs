@@ -49,8 +49,7 @@ impl Head {
 /// # Errors
 /// [`Error::Shape`] without window or lookahead probes; or when the source cannot be read.
 pub(super) fn direct(view: &View) -> Result<Vec<Head>> {
-    let probes: Vec<usize> =
-        (0..view.probes.list.len()).filter(|&p| view.probes.list[p].kind != ProbeKind::Sample).collect();
+    let probes: Vec<usize> = (0..view.probes.list.len()).collect();
     if probes.is_empty() {
         return Err(Error::shape("gracekv (paper)", "window or lookahead queries", "none"));
     }

@@ -23,9 +23,6 @@ fn direct_scores_are_the_largest_probability_of_any_probe() {
         let (mut row, mut n_draft) = (0, 0);
         for (p, probe) in fixture.probes.list.iter().enumerate() {
             n_draft += usize::from(probe.kind == ProbeKind::Lookahead);
-            if probe.kind == ProbeKind::Sample {
-                continue;
-            }
             for h in head.g * 2..head.g * 2 + 2 {
                 let drafts: Vec<&[f32]> = fixture.probes.lookahead_keys[head.il]
                     .chunks(D_K)
@@ -94,7 +91,7 @@ fn relevance_keeps_its_mass_and_does_without_a_decoder() {
 #[test]
 fn without_probes_the_error_says_what_is_missing() {
     let mut fixture = Fixture::new(30);
-    fixture.probes.list.iter_mut().for_each(|p| p.kind = ProbeKind::Sample);
+    fixture.probes.list.clear();
     let text = direct(&fixture.view()).unwrap_err().to_string();
     assert!(text.contains("lookahead"), "{text}");
 }
