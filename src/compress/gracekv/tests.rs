@@ -13,12 +13,14 @@ use crate::cache::view::{ProbeKind, View};
 use crate::compress::score::Queries;
 use crate::compress::{Budget, Method};
 
+const SAMPLE_WEIGHT: f32 = 0.75;
+
 fn memory(n_tokens: usize) -> Memory {
     Memory::random(7, 2, 4, 2, 16, n_tokens, [6, 9, 7])
 }
 
 fn head(view: &View, il: usize, g: usize) -> Head {
-    Head::load(view, il, g, &Observation::new(view, il, g, 0.5).unwrap().0).unwrap()
+    Head::load(view, il, g, &Observation::new(view, il, g, SAMPLE_WEIGHT).unwrap().0).unwrap()
 }
 
 /// The quantities of `observe`, and `a` itself.
@@ -52,7 +54,7 @@ impl Reference {
             let draft: f64 = seen.map(|u| capped(Array2::from_elem((1, 1), logit(u)), cap)[[0, 0]].exp()).sum();
             let share = lz[row].exp() / (lz[row].exp() + draft);
             // One row of a sample stands for the two of its group.
-            share * share * if probe.is_none() { 0.5 * 2.0 } else { 1.0 }
+            share * share * if probe.is_none() { 2.0 * f64::from(SAMPLE_WEIGHT) } else { 1.0 }
         });
         let mut weight: Array1<f64> = weight.collect();
         weight /= weight.sum();
@@ -141,9 +143,9 @@ fn probes_see_what_the_formulas_say() {
             (0..queries.probes.len()).map(mean).fold(0.0, f64::max)
         };
         assert_close(&score, (0..memory.n_tokens).map(largest), 1e-5, "score");
-        assert_eq!(Observation::new(&view, il, g, 0.5).unwrap().1.len(), score.len());
+        assert_eq!(Observation::new(&view, il, g, SAMPLE_WEIGHT).unwrap().1.len(), score.len());
         assert_close(
-            &Observation::new(&view, il, g, 0.5).unwrap().1,
+            &Observation::new(&view, il, g, SAMPLE_WEIGHT).unwrap().1,
             score.iter().map(|&s| f64::from(s)),
             1e-6,
             "score",
