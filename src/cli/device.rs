@@ -20,6 +20,9 @@ const CTX_STEP: usize = 256;
 const MIN_UBATCH: usize = 16;
 /// Share of the CPU's available memory that may be used.
 const FIT_SHARE: f64 = 0.9;
+/// What may be gone when a proposal is tried, at most an eighth of what is free: other programs go on, and each thread's heap takes
+/// 64 MiB of addresses, or not yet.
+const RESERVE: u64 = 128 << 20;
 const MIB: f64 = 1048576.0;
 
 /// The text of `--list-devices`, as llama.cpp prints it.
@@ -80,6 +83,7 @@ pub fn offload(asked: &Devices, gguf: &Gguf) -> Result<Offload> {
 }
 
 /// Bytes of some of a model's weights.
+#[derive(Clone)]
 struct WeightBytes {
     layers: Vec<u64>,
     output: u64,
@@ -111,6 +115,7 @@ impl WeightBytes {
 }
 
 /// What has to fit where.
+#[derive(Clone)]
 struct Fit<'a> {
     asked: &'a Devices,
     offload: Offload,
@@ -126,6 +131,8 @@ struct Fit<'a> {
     cpu_free: Option<u64>,
     /// Addresses that are left where they are limited; they include those of mapped files.
     addresses: Option<u64>,
+    /// Taken off both.
+    reserve: u64,
     shares: Vec<f64>,
 }
 
@@ -170,7 +177,10 @@ impl Fit<'_> {
             (given.get(i).or(given.last()).copied().unwrap_or(1024.0) * MIB) as u64
         };
         let fits = |i: usize| self.free[i].is_none_or(|free| need[i] == 0 || need[i] + margin(i) <= free);
-        let leaves = |free: Option<u64>, need: u64| free.is_none_or(|free| need <= (free as f64 * FIT_SHARE) as u64);
+        let leaves = |free: Option<u64>, need: u64| {
+            let left = free.map(|free| free - self.reserve.min(free / 8));
+            left.is_none_or(|left| need <= (left as f64 * FIT_SHARE) as u64)
+        };
         (0..need.len()).all(fits)
             && leaves(self.cpu_free, on_cpu)
             && leaves(self.addresses, on_cpu.saturating_add(self.weights.total()))
@@ -199,19 +209,20 @@ impl Fit<'_> {
         let places = self.offload.devices.iter().zip(&self.free).map(|(d, &free)| memory(d.name(), free));
         let places: Vec<String> = places.chain([memory("the CPU", self.cpu_free)]).flatten().collect();
         let mut ways = Vec::new();
-        match self.largest_ctx(n_offloaded, c.n_ctx) {
+        let sure = Fit { reserve: RESERVE, ..self.clone() };
+        match sure.largest_ctx(n_offloaded, c.n_ctx) {
             0 => {}
             n => ways.push(format!("-c {n}")),
         }
-        if let Some(n) = self.most_layers(n_offloaded.saturating_sub(1), c).filter(|_| n_offloaded > 0) {
+        if let Some(n) = sure.most_layers(n_offloaded.saturating_sub(1), c).filter(|_| n_offloaded > 0) {
             ways.push(format!("-ngl {n}"));
         }
         let smaller = CacheOptions { ty_k: ggml::Type::Q8_0, ty_v: ggml::Type::Q8_0, ..*c };
-        if self.fits(n_offloaded, &smaller) {
+        if sure.fits(n_offloaded, &smaller) {
             ways.push("-ctk q8_0 -ctv q8_0".to_owned());
         }
         let batches = std::iter::successors(Some(c.n_ubatch / 2), |n| Some(n / 2)).take_while(|&n| n >= MIN_UBATCH);
-        let fits = |&n_ubatch: &usize| self.fits(n_offloaded, &CacheOptions { n_ubatch, ..*c });
+        let fits = |&n_ubatch: &usize| sure.fits(n_offloaded, &CacheOptions { n_ubatch, ..*c });
         ways.extend(batches.into_iter().find(fits).map(|n| format!("-ub {n}")));
         let ways =
             if ways.is_empty() { "use a smaller model".to_owned() } else { format!("use {}", ways.join(", or ")) };
@@ -271,6 +282,7 @@ pub fn fit(
         free,
         cpu_free: ggml::available_bytes(),
         addresses: ggml::addressable_bytes(),
+        reserve: 0,
         shares,
         offload: Offload {
             overrides: overrides(asked, &devices)?,

@@ -312,6 +312,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "needs more tokens than Miri has time for")]
     fn a_probe_that_reads_earlier_entries_has_less_of_a_say() {
         let memory = Memory::random(1, 1, 4, 2, 16, 64, [8, 4, 6]);
         let seen = |source: &dyn Source| {

@@ -75,6 +75,7 @@ fn is_exact(row: Row) -> bool {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs more tokens than Miri has time for")]
 fn without_prototypes_the_budget_goes_to_exact_tokens() {
     let entries = |name: &str| plans(name).iter().flat_map(|h| h.entries.clone()).collect::<Vec<_>>();
     let (plain, exact) = (entries("gracekv"), entries("gracekv+no_prototypes"));
@@ -85,6 +86,7 @@ fn without_prototypes_the_budget_goes_to_exact_tokens() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs more tokens than Miri has time for")]
 fn without_refit_exact_tokens_keep_their_values_and_nothing_else_changes() {
     for (plain, bare) in plans("gracekv").iter().zip(&plans("gracekv+no_refit")) {
         assert!(plain.entries.iter().all(|e| !is_exact(e.value)));
@@ -123,6 +125,7 @@ fn is_close(got: &[f32], want: &[f64]) -> bool {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs more tokens than Miri has time for")]
 fn keys_biases_and_values_are_means_where_they_are_not_fitted() {
     let memory = memory();
     let view = memory.view();

@@ -14,6 +14,7 @@ fn softmax(query: &[f32], keys: &[f32], n_seen: usize, more: &[&[f32]], scale: f
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn direct_scores_are_the_largest_probability_of_any_probe() {
     let fixture = Fixture::new(90);
     let view = fixture.view();
@@ -42,6 +43,7 @@ fn direct_scores_are_the_largest_probability_of_any_probe() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn hops_follow_the_attention_of_the_seeds() {
     let fixture = Fixture::new(60);
     let view = fixture.view();
