@@ -131,7 +131,7 @@ fn a_failed_write_leaves_the_old_file() {
 #[test]
 fn every_truncation_is_an_error() {
     let file = small_file();
-    for n in 0..file.len() {
+    for n in (0..file.len()).step_by(if cfg!(miri) { 101 } else { 1 }) {
         assert!(parse(Path::new("m.gguf"), &file[..n], n as u64).is_err(), "cut after {n} of {} bytes", file.len());
     }
     parse(Path::new("m.gguf"), &file[..], file.len() as u64).unwrap();
@@ -142,7 +142,7 @@ fn no_change_of_bytes_panics() {
     let file = small_file();
     let mut random = Random(2);
     let mut accepted = 0;
-    let n = if cfg!(miri) { 200 } else { 10_000 };
+    let n = if cfg!(miri) { 30 } else { 10_000 };
     for _ in 0..n {
         let mut damaged = file.clone();
         for _ in 0..=random.next() % 3 {
@@ -162,7 +162,7 @@ fn no_change_of_bytes_panics() {
             assert!(t.offset + t.n_bytes <= damaged.len() as u64, "the data is in the file");
         }
     }
-    assert!(accepted > n / 100, "changes of mere values are accepted, {accepted} were");
+    assert!(accepted > n / 100 || cfg!(miri), "changes of mere values are accepted, {accepted} were");
 }
 
 /// All value types and two tensors, without padding at its end.
