@@ -266,8 +266,10 @@ impl Queries {
     ///
     /// Shapes: `a: {n_tile, n_row}`, `out: {n_tile}`.
     pub fn largest(&self, a: &mut Array2<f32>, out: &mut [f32]) {
-        let n_row = if self.probes.is_empty() { 1 } else { self.n_group };
-        let n_group = self.probes.len().max(if n_row == 1 { self.samples.len() } else { 0 });
+        let (n_group, n_row) = match self.probes.len() {
+            0 => (self.samples.len(), 1),
+            n => (n, self.n_group),
+        };
         out.fill(0.0);
         for mut group in a.axis_chunks_iter_mut(Axis(0), n_row).take(n_group) {
             let (mut sum, rest) = group.view_mut().split_at(Axis(0), 1);

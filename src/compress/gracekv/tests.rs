@@ -153,6 +153,18 @@ fn probes_see_what_the_formulas_say() {
     }
 }
 
+/// Also where every query head has its own KV head, so that probes have one row each as samples do.
+#[test]
+fn samples_have_no_say_in_the_ranking() {
+    for n_head in [2, 4] {
+        let memory = Memory::random(8, 1, n_head, 2, 16, 90, [6, 30, 7]);
+        let view = memory.view();
+        let with = Queries::load_all(&view, 0, 1).unwrap().largest_of_all(&view, 0, 1).unwrap();
+        let without = Queries::load_answering(&view, 0, 1).unwrap().largest_of_all(&view, 0, 1).unwrap();
+        assert_close(&with, without.iter().map(|&s| f64::from(s)), 1e-6, "score");
+    }
+}
+
 #[test]
 fn the_metric_is_the_variance_of_logit_differences() {
     let memory = memory(40);
